@@ -235,6 +235,17 @@ def test_future_covariates_are_checked_before_training(tmp_path, monkeypatch, ch
     assert f"error: {expected}" in text
 
 
+def test_a_test_of_too_few_rows_is_an_error_before_training(tmp_path, monkeypatch) -> None:
+    def train(*_: object) -> None:
+        raise AssertionError("trained before the check")
+
+    monkeypatch.setattr("toa.estimators.Forecaster.fit", train)
+    table(MONTHS).to_csv(tmp_path / "a.csv", index=False)
+    code, text = call(tmp_path / "a.csv", "--test", 0.05)
+    assert code == 2, text
+    assert "and 3, the horizon, in it, got 40 rows, 2 of them tested; test more rows, or shorten the horizon" in text
+
+
 def test_the_ending_of_the_result_is_its_format(tmp_path) -> None:
     table(MONTHS).to_csv(tmp_path / "a.csv", index=False)
     assert call(tmp_path / "a.csv")[0] == 0

@@ -199,6 +199,11 @@ def test_ids_of_a_text_file_stay_as_they_are(tmp_path):
     for name in ("o.csv", "again.csv"):
         found = pd.read_csv(tmp_path / name, dtype=str, keep_default_na=False)["store"]
         assert list(dict.fromkeys(found)) == ["007", "12", "NA"]
+    # a later table without text among its ids: 12 is still the series of fit
+    parts[1].to_csv(tmp_path / "one.csv", index=False)
+    code, text = call("forecast", tmp_path / "one.csv", *again)
+    assert code == 0, text
+    assert "series were not in the training" not in text
 
 
 def test_ids_that_are_plain_numbers_stay_numbers(tmp_path):

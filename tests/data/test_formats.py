@@ -53,6 +53,13 @@ def test_text_of_windows_programs_is_read_in_its_encoding(encoding, tmp_path) ->
     assert found["Ort"].tolist() == ["Köln", "007"]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_line_that_tells_excel_the_separator_is_no_header(encoding, tmp_path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_bytes("sep=;\r\nday;y\r\n2024-01-01;1\r\n2024-01-02;2\r\n".encode(encoding))
+    assert read_frame(path).to_dict("list") == {"day": ["2024-01-01", "2024-01-02"], "y": [1, 2]}
+
+
 @pytest.mark.parametrize("content", [b"day,y\n1,\x81\n", b"day,y\n1,\xe4\x01\n", b"\xff\xfed\x00a"])
 def test_bytes_that_are_no_text_are_not_guessed(content, tmp_path) -> None:
     path = tmp_path / "own.csv"

@@ -208,7 +208,11 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
                 f"{starts.max()} ({starts.idxmax()})."
             )
     known = set(forecaster.ids_)
-    if new := [] if forecaster.id is None else [one for one in found[forecaster.id].unique() if one not in known]:
+    if (
+        new := []
+        if forecaster.id is None
+        else [one for one in found[forecaster.id].unique().tolist() if one not in known]
+    ):
         lines.append(f"{len(new)} series were not in the training, such as {new[0]!r}: their rows give their scale.")
     if forecaster.choice_ is not None:
         errors, measure = forecaster.choice_.ensemble.errors, forecaster.choice_.ensemble.measure

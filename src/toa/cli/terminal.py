@@ -230,22 +230,31 @@ def read_data(path: Path, options: Mapping[str, Any] | None = None, *, label: bo
         options: Options of the command; --decimal and --sheet are used, the latter for Excel files only, and the names
             of the columns of ids and, with `label`, of classes, which those of --model replace.
     """
+    from pandas.api.types import is_integer_dtype
+
     from toa.data.formats import read_frame
 
-    given = dict(options or {})
+    given, known = dict(options or {}), None
     if given.get("model") is not None:
         from toa.estimators.base import load_file
 
-        saved: Any = {}
+        facts: Any = {}
         with suppress(FileNotFoundError, ValueError):
             # loading the model raises for a wrong file
-            saved = load_file(given["model"]).facts.get("parameters")
-        given |= {name: saved.get(name) if isinstance(saved, dict) else None for name in ("id", "label")}
+            facts = load_file(given["model"]).facts
+        saved, found = (part if isinstance(part := facts.get(key), dict) else {} for key in ("parameters", "fitted"))
+        given |= {name: saved.get(name) for name in ("id", "label")}
+        known = found.get("ids")
     names = [given.get(name) for name in ("id", *(["label"] if label else []))]
     # another file of the command may be the workbook
     data = given.get("data")
     sheet = given.get("sheet") if path == data or path.suffix.lower() in (".xlsx", ".xlsm") else None
-    return read_frame(path, decimal=given.get("decimal"), sheet=sheet, names=[one for one in names if one])
+    frame = read_frame(path, decimal=given.get("decimal"), sheet=sheet, names=[one for one in names if one])
+    is_text = isinstance(known, list) and any(isinstance(one, str) for one in known)
+    if is_text and names[0] in frame and is_integer_dtype(frame[names[0]]):
+        # beside "007" an id such as 123 is text, also in a table without the former
+        frame[names[0]] = frame[names[0]].astype(str)
+    return frame
 
 
 def read_cases_file(path: Path, options: Mapping[str, Any] | None = None) -> tuple[Any, list[str] | None]:

@@ -11,6 +11,7 @@ import re
 import warnings
 import zoneinfo
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from jaxtyping import Int64
 
 from toa._limits import shorten
 from toa.data.frequency import Frequency
-from toa.data.panel import Panel, Values, fill_missing, make_panel, to_numbers
+from toa.data.panel import Panel, Values, fill_missing, is_number, make_panel, to_numbers
 
 # names of columns of ids
 _IDS = re.compile(r"(.*[\W_])?id|(?:case|sample)(?:[\W_]?(?:id|number|no))?", re.IGNORECASE)
@@ -31,6 +32,8 @@ _SORTED = 4
 _EQUAL = 10
 # two numbers before the year, day and month in either order
 _ORDERED = re.compile(r"^\s*(\d{1,2})[/.-](\d{1,2})[/.-](?:\d{4}|\d{2})(?!\d)")
+# a time without a date, and the first year that text may mean
+_TIME, _FIRST_YEAR = re.compile(r"\s*\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?(\s*[ap]m)?\s*", re.IGNORECASE), 1000
 
 
 def read_times(
@@ -114,13 +117,45 @@ def parse_dates(
             # exports often omit the time at midnight: ISO dates of different lengths
             mixed = pd.DatetimeIndex(pd.to_datetime(text, errors="coerce", format="ISO8601", utc=dates.tz is not None))
             dates = mixed if mixed.isna().sum() < dates.isna().sum() else dates
-    bad = np.flatnonzero(dates.isna())
+    # pandas adds today's date to a time of the day, and the year 1 to a day and month
+    wrong = dates.isna() | (dates.year < _FIRST_YEAR)
+    if len(text) and isinstance(text.iloc[0], str) and _TIME.fullmatch(text.iloc[0]):
+        wrong = np.ones(len(text), dtype=bool)
+    bad = np.flatnonzero(wrong)
     if len(bad):
         raise ValueError(
             f"{name} must have a date in every row, got {shorten(text.iloc[bad[0]])} at data row {bad[0] + 1} "
             f"({len(bad)} such rows); write dates as 2016-07-01 00:00:00."
         )
     return dates
+
+
+def holds_dates(index: pd.Index, name: str) -> bool:
+    """Whether the index of a frame has dates, also as text; raises ValueError for durations."""
+    if isinstance(index, pd.TimedeltaIndex):
+        raise ValueError(f"{name} must have dates or whole numbers as times, got durations; add a start date to them.")
+    first = index[0] if len(index) and not isinstance(index, pd.DatetimeIndex) else None
+    with suppress(ValueError):
+        if isinstance(first, str) and not is_number(first):
+            parse_dates(pd.Series([first]), "a cell")
+            return True
+    return isinstance(index, pd.DatetimeIndex)
+
+
+def warn_of_late_columns(panel: Panel) -> None:
+    """Warn of columns that begin later than others."""
+    late: dict[str, str] = {}
+    for index, begins in enumerate(panel.begins or ()):
+        for place in np.flatnonzero(begins):
+            when = f"row {begins[place] + 1}" if panel.times is None else str(panel.times[index][begins[place]])
+            late.setdefault(panel.columns[place], f"{panel.columns[place]!r} at {when}")
+    if late:
+        shown = ", ".join(list(late.values())[:8]) + " …" * (len(late) > 8)
+        warnings.warn(
+            f"some columns begin later than others: {shown}; each is read from there on. The network and the "
+            "weights of all columns use only rows in which every column has begun: drop such columns if there are few.",
+            stacklevel=4,
+        )
 
 
 def find_order(
@@ -206,6 +241,8 @@ def to_zone(dates: pd.DatetimeIndex, zone: str, series: Int64[np.ndarray, " t"] 
 def _stored_dates(column: Any, label: str) -> pd.DatetimeIndex:
     """Dates of a column that holds dates, not text."""
     native = column.to_native()
+    if column.dtype in (nw.Duration, nw.Time):
+        raise ValueError(f"{label} must have dates or whole numbers, got {column.dtype}; add a start date to them.")
     if isinstance(native, pd.Series):
         dates = pd.DatetimeIndex(native)
     else:

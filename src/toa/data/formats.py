@@ -34,6 +34,8 @@ _LINES = 50
 # numbers with a decimal comma and points between thousands, and the other way round
 _COMMA = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
 _POINT = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?([eE][+-]?\d+)?")
+# a first line that tells Excel the separator
+_EXCEL_LINE = re.compile(rb"(\xef\xbb\xbf)?sep=.\r?\n", re.IGNORECASE)
 # characters that a cell of Excel cannot hold, or changes, and the most that it holds
 _NOT_EXCEL, _EXCEL_LENGTH = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]"), 32_767
 # formats other than text, by ending
@@ -192,7 +194,9 @@ def _check_excel(frame: pd.DataFrame) -> None:
 def _json_of(frame: pd.DataFrame, *, lines: bool) -> str:
     """Records; pandas would round numbers to 15 decimals."""
     # without names, which pandas cuts at a zero byte
-    rows = json.loads(frame.to_json(orient="values", date_format="iso"))
+    times = [frame[name].dropna() for name in frame.select_dtypes(["datetime", "datetimetz"])]
+    unit: Any = next(unit for unit in ("ms", "us", "ns") if all((one.dt.floor(unit) == one).all() for one in times))
+    rows = json.loads(frame.to_json(orient="values", date_format="iso", date_unit=unit))
     records = [dict(zip(frame, row, strict=True)) for row in rows]
     for name in frame.select_dtypes("floating"):
         for record, value in zip(records, frame[name], strict=True):
@@ -201,10 +205,14 @@ def _json_of(frame: pd.DataFrame, *, lines: bool) -> str:
 
 
 def _as_utf8(content: bytes, path: Path) -> bytes:
-    """The content of a text file in UTF-8; bytes that are not text stay, and the reader names them."""
+    """The content of a text file in UTF-8, without a first line such as sep=; for Excel.
+
+    Bytes that are not text stay, and the reader names them.
+    """
     found = _decode(content, "utf-8")
     if found is not None:
-        return content
+        line = _EXCEL_LINE.match(content)
+        return content[line.end() :] if line else content
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         found = _decode(content, "utf-16")
     # Windows-1252 has a character for nearly every byte, also of binary data
@@ -216,7 +224,7 @@ def _as_utf8(content: bytes, path: Path) -> bytes:
                 "if that is wrong, save the file in UTF-8.",
                 stacklevel=4,
             )
-    return content if found is None else found.encode()
+    return content if found is None else _as_utf8(found.encode(), path)
 
 
 def _decode(content: bytes, encoding: str) -> str | None:

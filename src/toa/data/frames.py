@@ -23,6 +23,7 @@ import pandas as pd
 from toa._checks import check_choice
 from toa.data.columns import (
     categories_of,
+    holds_dates,
     parse_dates,
     read_times,
     spelled_dates,
@@ -344,8 +345,10 @@ def _open_series(data: Any, time: str | None, taken: Sequence[str | None], name:
                 f"{name} must have ids and dates in columns, got a {type(data.index).__name__}; call reset_index() "
                 "and, for periods, to_timestamp()."
             )
-        if isinstance(data.index, pd.DatetimeIndex) and time in (None, data.index.name):
+        if time in (None, data.index.name) and holds_dates(data.index, name):
             time = data.index.name or "time"
+            if time in data.columns:
+                raise ValueError(f"{name} must have one time, got {time!r} as the index and as a column; drop one.")
             return nw.from_native(data.rename_axis(time).reset_index(), eager_only=True), time, True
     if time is not None:
         return frame, time, False

@@ -146,8 +146,10 @@ class Panel:
             for place in places
         ]
 
-    def with_labels(self, y: Any, name: str = "y") -> "Panel":
-        """The panel with labels from y: one label per case, or a mapping or pandas series by id."""
+    def with_labels(self, y: Any, name: str = "y", cases: Any = None) -> "Panel":
+        """The panel with labels from y: one per case, by id, or a pandas series with the index of the frame `cases`."""
+        if isinstance(y, pd.Series) and isinstance(cases, pd.DataFrame) and len(cases) == len(self):
+            y = y.to_numpy() if y.index.equals(cases.index) else y
         if self.backend is not None and isinstance(y, Mapping | pd.Series):
             for one in self.ids:
                 if one not in y:
@@ -258,6 +260,7 @@ def make_panel(
                 )
     elif freq is not None:
         raise ValueError(f"{name} must have times of the frequency {freq!r}, got no time column; name it with time.")
+    texts = [place for place, column in enumerate(columns) if column in source.get("categories", ())]
     parts = []
     for one, start, stop in zip(groups.ids, groups.borders[:-1].tolist(), groups.borders[1:].tolist(), strict=True):
         rows, when = groups.order[start:stop], None if times is None else times[start:stop]
@@ -278,6 +281,10 @@ def make_panel(
                 # a column without values stays NaN
                 before = np.arange(len(part))[:, None] < begin
                 part = np.where(before, part[begin, np.arange(len(columns))], part)
+            if texts and missing != "error":
+                # codes of texts have no order: the last text holds on
+                part = part.copy()
+                part[:, texts] = pd.DataFrame(part[:, texts]).ffill()
             part = fill_missing(part, columns, name if one is None else f"series {one!r} of {name}", missing)
         parts.append((part, rows, when, begin))
     return Panel(
@@ -301,18 +308,6 @@ def _check_filled(places: np.ndarray, times: Any, values: np.ndarray, name: str)
             f"{name} must fit into {budget / 2**30:g} GiB with its missing rows filled, got {count:,} rows of a series "
             f"(longest gap: {times[gap]} to {times[gap + 1]}); correct the dates, or raise TOA_MEMORY."
         )
-
-
-def warn_of_late_columns(panel: Panel) -> None:
-    """Warn of columns that begin later than others."""
-    late: dict[str, str] = {}
-    for index, begins in enumerate(panel.begins or ()):
-        for place in np.flatnonzero(begins):
-            when = f"row {begins[place] + 1}" if panel.times is None else str(panel.times[index][begins[place]])
-            late.setdefault(panel.columns[place], f"{panel.columns[place]!r} at {when}")
-    if late:
-        shown = ", ".join(list(late.values())[:8]) + " …" * (len(late) > 8)
-        warnings.warn(f"some columns begin later than others: {shown}; each is read from there on.", stacklevel=4)
 
 
 def to_numbers(frame: pd.DataFrame, name: str, remedy: str = "drop the column or convert it to numbers") -> Values:
@@ -371,6 +366,14 @@ def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str
         problem = f"{name} must have values in every column, got only NaN in column {columns[column]!r}"
         raise MissingValuesError(problem, "fill in its values, or fit without this column")
     remedy = "fill them by 'ffill' (the last value) or 'interpolate' (linear, uses later values)"
+    empty = np.isnan(values)[::-1].argmin(0)  # rows without a value at the end
+    late = int(empty.argmax()) if len(values) else 0
+    if len(values) and empty[late]:
+        shown = f"column {columns[late]!r} has no value in the last {empty[late]} {row.split()[-1]}s"
+        if missing == "error":
+            remedy = f"{shown}: cut them off; or {remedy}"
+        elif empty[late] > 1:
+            warnings.warn(f"{name}: {shown}, which {missing!r} fills; cut them off unless that is right.", stacklevel=3)
     if missing != "error":
         remedy = f"{missing!r} has no earlier value to start from: cut the first {row.split()[-1]}s or drop the column"
         frame = pd.DataFrame(values)

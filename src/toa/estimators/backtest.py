@@ -206,8 +206,9 @@ def first_tested(panel: Panel, index: int, test_size: float | int | None, lookba
     first = max(lookback, first)
     if first + horizon > rows:
         raise ValueError(
-            f"{panel.label(index)} must have a look-back of {lookback} rows before the tested part and a horizon of "
-            f"{horizon} rows in it, got {rows} rows, {max(0, rows - first)} of them tested; test more rows."
+            f"{panel.label(index)} must have {lookback} or more rows before the tested part and {horizon}, the "
+            f"horizon, in it, got {rows} rows, {max(0, rows - first)} of them tested; test more rows, or shorten the "
+            "horizon."
         )
     return first
 
@@ -220,6 +221,9 @@ def without_last(forecaster: Any, frame: pd.DataFrame, test_size: float) -> pd.D
     if not 0.0 < test_size < 1.0:
         raise ValueError(f"the share of rows to test on must lie in (0, 1), got {test_size}.")
     panel = forecaster._read(frame, forecaster.freq)
+    for index in range(len(panel)):
+        # what `backtest` would raise after training
+        first_tested(panel, index, test_size, 1, forecaster.horizon)
     kept = [rows[: len(rows) - int(len(rows) * test_size)] for rows in panel.rows]
     places = np.sort(np.concatenate(kept))
     early = frame.iloc[places[places >= 0]]

@@ -32,6 +32,7 @@ from toa.estimators.stack import (
     Stack,
     accuracy,
     baseline_accuracies,
+    class_codes,
     log_loss,
     stratified_folds,
 )
@@ -135,7 +136,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         if self.values is None:
             warn_of_misread(panel)
         self.day_first_, self.steps_ = panel.day_first, panel.steps
-        labels = _labels(panel, y)
+        labels = _labels(panel, y, X)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y must have at least two classes, got 1 class, {self.classes_.tolist()[0]!r}; add more.")
@@ -183,7 +184,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy on labelled cases; y is None if the frame has the labels."""
         panel, proba = self._probabilities(X)
-        right = self.classes_[proba.argmax(1)] == _labels(panel, y)
+        right = class_codes(_labels(panel, y, X), self.classes_, len(panel)) == proba.argmax(1)
         return float(np.average(right, weights=sample_weight))
 
     def read(self, X: Any, like: Panel | None = None) -> Panel:
@@ -409,9 +410,9 @@ def _check_cases(cases: Any, share: float | None) -> None:
         raise ValueError(f"cases must be {rule}, got {cases}; fit and save again.")
 
 
-def _labels(panel: Panel, y: Any) -> np.ndarray:
-    """Labels of all cases, from y or the frame."""
-    labels = panel.labels if y is None else panel.with_labels(y).labels
+def _labels(panel: Panel, y: Any, cases: Any) -> np.ndarray:
+    """Labels of all cases, from y or the frame `cases`."""
+    labels = panel.labels if y is None else panel.with_labels(y, cases=cases).labels
     if labels is None:
         raise ValueError(
             "y must be given, or label must name the column of the frame with the classes, got y=None: the classifier "

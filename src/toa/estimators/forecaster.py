@@ -17,9 +17,10 @@ from torch import Tensor
 import toa
 from toa._checks import check_at_least, check_choice, check_count, check_shape
 from toa._limits import check_unpacked
+from toa.data.columns import warn_of_late_columns
 from toa.data.frames import check_results, forecast_names, write_forecast
 from toa.data.frequency import season_of
-from toa.data.panel import Panel, warn_of_late_columns
+from toa.data.panel import Panel
 from toa.estimators.backtest import Backtest, first_tested, forecast_with_refits, measure
 from toa.estimators.base import NETWORK, TimeLimit, named
 from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories, find_season

@@ -188,7 +188,7 @@ class Choice:
         if interval is not None:
             try:
                 if found is None:
-                    raise ValueError("no series is longer than the horizon")
+                    raise ValueError("no series has more rows with all columns than the horizon")
                 width = conformal_width(torch.from_numpy(np.abs(error)), interval).numpy()
             except ValueError as reason:
                 warnings.warn(f"the forecast has no interval of {interval}: {reason}", UserWarning, stacklevel=3)
@@ -214,8 +214,9 @@ class Choice:
 
     def add_series(self, scale: Float64[np.ndarray, "s c"]) -> "Choice":
         """The choice with further series that have these seasonal errors."""
-        scale = np.maximum(np.nan_to_num(scale), self.scale.min())
-        return replace(self, scale=np.concatenate([self.scale, scale]))
+        # one that is too short has the usual scale of its column, one that never changes the smallest
+        scale = np.where(np.isnan(scale), np.median(self.scale, axis=0), scale)
+        return replace(self, scale=np.concatenate([self.scale, np.maximum(scale, self.scale.min(0))]))
 
     def check(self, series: int, columns: int, horizon: int, levels: int, season: int) -> None:
         """Raise ValueError if a loaded choice has other sizes than its forecaster, or weights that are no shares."""

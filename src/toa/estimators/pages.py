@@ -154,7 +154,7 @@ def cases_page(
         title, command, left_out: As in `toa.Forecaster.page`.
     """
     panel, proba = own._probabilities(X)
-    labels = panel.labels if y is None else panel.with_labels(y).labels
+    labels = panel.labels if y is None else panel.with_labels(y, cases=X).labels
     names, guess = list(map(str, own.classes_)), proba.argmax(1)
     true = None
     lead = [f"{len(panel)} cases, {len(names)} classes."]

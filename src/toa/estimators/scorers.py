@@ -29,6 +29,8 @@ SCORERS: "Registry[type[Scorer]]" = Registry("scorer")
 _MOST_WINDOWS = 5_000
 # share of the variance that the kept components of PCA explain
 _EXPLAINED = 0.9
+# smallest share of the largest variance that is no rounding error
+_VARYING = 1e-12
 # added to the variances of a covariance matrix of standardised channels
 _RIDGE = 0.01
 # isolation forest: trees, and rows per tree
@@ -106,7 +108,10 @@ class ZScore(Scorer):
 @SCORERS.register("pca")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PCA(Scorer):
-    """Squared error of a row that is reconstructed from the components with 90 % of the variance, at most C - 1."""
+    """Squared error of a row that is reconstructed from the components with 90 % of the variance.
+
+    At least one direction that varies is left out.
+    """
 
     mean: Float64[np.ndarray, " c"]
     basis: Float64[np.ndarray, "c k"]
@@ -117,8 +122,9 @@ class PCA(Scorer):
         centred = values - mean
         variance, vectors = np.linalg.eigh(centred.T @ centred)
         share = np.cumsum(variance[::-1])
-        # not all directions, which would leave no error
-        count = min(int(np.searchsorted(share, _EXPLAINED * share[-1])) + 1, len(variance) - 1)
+        # not all directions that vary, which would leave the rounding errors of constant channels
+        varying = int((variance > _VARYING * variance[-1]).sum())
+        count = min(int(np.searchsorted(share, _EXPLAINED * share[-1])) + 1, max(0, varying - 1))
         # contiguous as in a saved file, so that products round in the same way
         return cls(mean=mean, basis=np.ascontiguousarray(vectors[:, ::-1][:, :count]))
 

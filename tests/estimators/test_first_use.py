@@ -1,0 +1,120 @@
+"""Tables that people have, which were read or scored wrongly without a word."""
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from tests.support import message
+from toa.data.formats import read_frame, write_frame
+from toa.data.frames import read_panel
+from toa.estimators import Classifier, Forecaster
+from toa.estimators.intervals import Choice
+from toa.estimators.scorers import PCA
+
+DAYS = pd.date_range("2024-01-01", periods=60, freq="D")
+
+
+def cases(count: int = 24) -> pd.DataFrame:
+    """One case per row, of two classes, with ids in another order than the rows."""
+    generator = np.random.default_rng(0)
+    kind = np.arange(count) % 2
+    waves = np.sin(np.arange(20) * (0.5 + kind[:, None])) + 0.1 * generator.normal(size=(count, 20))
+    table = pd.DataFrame(waves, columns=[f"t{step}" for step in range(20)])
+    return table.assign(id=generator.permutation(count), kind=np.where(kind, "fast", "slow"))
+
+
+def test_labels_with_the_index_of_the_cases_are_those_of_its_rows() -> None:
+    table = cases()
+    labels = table.pop("kind")
+    model = Classifier(id="id", time_limit=1.0, device="cpu").fit(table, labels)
+    by_id = pd.Series(labels.to_numpy(), index=pd.Index(table["id"], name="id"))
+    assert model.score(table, labels) == model.score(table, by_id) == model.score(table, labels.tolist()) > 0.9
+
+
+def test_score_compares_labels_as_text_if_one_side_is() -> None:
+    table = cases()
+    labels = (table.pop("kind") == "fast").astype(int)
+    model = Classifier(id="id", time_limit=1.0, device="cpu").fit(table, labels.astype(str))
+    assert model.score(table, labels.to_numpy()) == model.score(table, labels.astype(str).to_numpy()) > 0.9
+
+
+def test_dates_in_a_text_index_are_times() -> None:
+    table = pd.DataFrame({"y": np.arange(60.0)}, index=DAYS.astype(str))
+    panel = read_panel(table)
+    assert panel.times is not None
+    assert list(panel.times[0]) == list(DAYS)
+    with pytest.raises(ValueError, match=message("sort")):
+        read_panel(table[::-1])
+    # other text is no time
+    assert read_panel(table.set_axis([f"row {row}" for row in range(60)])).times is None
+    with pytest.raises(ValueError, match=message("data must have one time, got 'y' as the index and as a column")):
+        read_panel(table.rename_axis("y"))
+    with pytest.raises(ValueError, match=message("must have dates or whole numbers as times, got durations")):
+        read_panel(table.set_axis(pd.to_timedelta(np.arange(60), unit="h")))
+
+
+@pytest.mark.parametrize("kind", [pl.Duration, pl.Time])
+def test_durations_are_no_dates(kind) -> None:
+    cells: list[Any] = [datetime.timedelta(hours=hour) for hour in range(5)]
+    cells = cells if kind is pl.Duration else [datetime.time(hour) for hour in range(5)]
+    with pytest.raises(ValueError, match=message("column 't' of data must have dates or whole numbers, got")):
+        read_panel(pl.DataFrame({"t": cells, "y": range(5)}))
+
+
+@pytest.mark.parametrize("cells", [["00:15", "00:30", "00:45"], ["1-Jan", "2-Jan", "3-Jan"], ["8:00 am", "9:00 am"]])
+def test_no_date_is_invented(cells) -> None:
+    with pytest.raises(ValueError, match=message("column 't' of data must have a date in every row, got '")):
+        read_panel(pd.DataFrame({"t": cells, "y": np.arange(len(cells))}), time="t")
+
+
+def test_rows_without_a_value_at_the_end_are_named() -> None:
+    table = pd.DataFrame({"day": DAYS, "y": [*range(50), *[np.nan] * 10]})
+    with pytest.raises(ValueError, match=message("column 'y' has no value in the last 10 rows: cut them off")):
+        read_panel(table)
+    with pytest.warns(UserWarning, match=message("column 'y' has no value in the last 10 rows, which 'ffill' fills")):
+        read_panel(table, missing="ffill")
+
+
+def test_a_missing_text_is_the_last_one() -> None:
+    table = pd.DataFrame({"day": DAYS[[0, 1, 3, 4]], "y": [1.0, 2.0, 4.0, 5.0], "kind": ["a", "a", "c", "b"]})
+    panel = read_panel(table, missing="interpolate", categories={"kind": None})
+    assert panel.values[0].tolist() == [[1, 0], [2, 0], [3, 0], [4, 2], [5, 1]]
+
+
+def test_pca_leaves_out_a_direction_that_varies() -> None:
+    rows = np.random.default_rng(0).normal(size=(200, 3))
+    rows[:, 2] = 7.0
+    plain, constant = (PCA.fit([part], window=1, seed=0).rows(part) for part in (rows[:, :2], rows))
+    np.testing.assert_allclose(constant.sum(1), plain.sum(1))
+    assert constant.sum(1).mean() > 0.1
+
+
+def test_json_keeps_microseconds(tmp_path: Path) -> None:
+    times = pd.date_range("2024-01-01", periods=4, freq="200us")
+    path = tmp_path / "a.jsonl"
+    write_frame(pd.DataFrame({"time": times, "y": range(4)}), path)
+    assert pd.to_datetime(read_frame(path)["time"]).tolist() == times.tolist()
+    # no more digits than needed
+    write_frame(pd.DataFrame({"time": DAYS[:2]}), path)
+    assert json.loads(path.read_text().splitlines()[0]) == {"time": "2024-01-01T00:00:00.000"}
+
+
+def test_a_new_series_of_one_row_has_the_usual_interval() -> None:
+    generator = np.random.default_rng(0)
+    levels = {"a": (1000.0, 50.0), "b": (1200.0, 50.0), "c": (1.0, 1e-3)}
+    parts = [
+        pd.DataFrame({"id": one, "day": DAYS, "y": level + noise * generator.normal(size=60)})
+        for one, (level, noise) in levels.items()
+    ]
+    model = Forecaster(3, id="id", interval=0.8, time_limit=1e-3, device="cpu").fit(pd.concat(parts))
+    assert isinstance(model.choice_, Choice)
+    new = pd.DataFrame({"id": ["new"], "day": DAYS[-1:], "y": [1000.0]})
+    found = model.predict(new)
+    width = (found["y_upper"] - found["y_lower"]).to_numpy()
+    assert (width > 20.0).all()
