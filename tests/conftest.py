@@ -52,6 +52,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     jaxtyping.config.update("jaxtyping_disable", not item.nodeid.startswith(CHECKING))
 
 
+# their tests have few tokens, at which attention would apply the matrix of a structured operator instead
+STRUCTURED = ("tests/ops/", "tests/nn/", "tests/integrations/test_export.py")
+
+
+@pytest.fixture
+def as_matrices() -> None:
+    """Attention applies structured operators of few tokens as matrices, as it does for users."""
+
+
+@pytest.fixture(autouse=True)
+def _structured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.nodeid.startswith(STRUCTURED) and "as_matrices" not in request.fixturenames:
+        from toa import ops
+
+        for kind in (ops.Toeplitz, ops.Banded):
+            monkeypatch.setattr(kind, "_dense_up_to", 0)
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> Iterator[None]:
     # no test may depend on the global generator, or change it

@@ -236,12 +236,12 @@ def rank_trials(
 
 def screened_trials(plan: Plan, found: Trials, backbone: str, dataset: str) -> list[str] | None:
     """Trials that run on a dataset, none before all ran on the first one; None if the plan does not screen them."""
-    first, *others = plan.screen.get(backbone, [""])
-    if dataset not in others:
+    sets = plan.screen.get(backbone, [])
+    if dataset not in sets[1:]:
         return None
     trials = ["softmax"]
     for family in plan.families(backbone):
-        results = rank_trials(replace(plan, datasets=[first]), found, backbone, family)
+        results = rank_trials(replace(plan, datasets=sets[:1]), found, backbone, family)
         if len(results) < len(plan.trials(backbone, family)):
             return []
         trials += [result.trial for result in results[: plan.confirm_best]]
@@ -269,7 +269,8 @@ def choose(plan: Plan, found: Trials, backbone: str) -> dict[tuple[str, str], Re
             names = sized_datasets(plan, found, size)
             screened = {name: screened_trials(plan, found, backbone, name) for name in names}
             cells = [(backbone, trial, name) for name, trials in screened.items() for trial in trials or ()]
-            if any((*cell, plan.horizon, plan.seed) not in found for cell in cells):
+            # an empty list: not all trials ran on the first set
+            if [] in screened.values() or any((*cell, plan.horizon, plan.seed) not in found for cell in cells):
                 continue
             results = rank_trials(plan, found, backbone, family, size, confirmed=True)
             results = results or rank_trials(plan, found, backbone, family, size)

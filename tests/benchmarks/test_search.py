@@ -153,6 +153,7 @@ def test_only_the_best_screened_trials_run_on_further_sets():
     assert choose(PLAN, found, "patchtst")["toa", "large"].trial in best
     del found["patchtst", families["toa"][0], first, PLAN.horizon, PLAN.seed]
     assert screened_trials(PLAN, found, "patchtst", second) == []
+    assert not any(size == "large" for _, size in choose(PLAN, found, "patchtst"))
 
 
 def test_the_script_prints_the_plan_and_collects_runs(tmp_path, monkeypatch, capsys):

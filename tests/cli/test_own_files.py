@@ -243,7 +243,7 @@ def test_a_test_of_too_few_rows_is_an_error_before_training(tmp_path, monkeypatc
     table(MONTHS).to_csv(tmp_path / "a.csv", index=False)
     code, text = call(tmp_path / "a.csv", "--test", 0.05)
     assert code == 2, text
-    assert "and 3, the horizon, in it, got 40 rows, 2 of them tested; test more rows, or shorten the horizon" in text
+    assert "at least 3 rows, the horizon, in it, got 40 rows, 2 of them tested; test more rows, or" in text
 
 
 def test_the_ending_of_the_result_is_its_format(tmp_path) -> None:

@@ -60,11 +60,20 @@ def test_a_line_that_tells_excel_the_separator_is_no_header(encoding, tmp_path) 
     assert read_frame(path).to_dict("list") == {"day": ["2024-01-01", "2024-01-02"], "y": [1, 2]}
 
 
-@pytest.mark.parametrize("content", [b"day,y\n1,\x81\n", b"day,y\n1,\xe4\x01\n", b"\xff\xfed\x00a"])
-def test_bytes_that_are_no_text_are_not_guessed(content, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"day,y\n1,\x81\n", "must be text in UTF-8"),
+        (b"day,y\n1,\xe4\x01\n", "must be text in UTF-8"),
+        (b"\xff\xfed\x00a", "got binary data"),
+        # one damaged byte beside characters of UTF-8
+        ("ort,y\nKöln,1\n".encode() + b"\xdf,2\n", "must be text in UTF-8"),
+    ],
+)
+def test_bytes_that_are_no_text_are_not_guessed(content, expected, tmp_path) -> None:
     path = tmp_path / "own.csv"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=message("must be")):
+    with pytest.raises(ValueError, match=message(expected)):
         read_frame(path)
 
 

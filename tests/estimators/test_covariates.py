@@ -1,5 +1,6 @@
 """Each kind of covariate lowers the error of a series that depends on it, and survives a file."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def test_a_text_covariate_is_a_category(tmp_path) -> None:
         loaded.predict(seen, future=after.assign(event="party"))
     # the same before training; nothing of the estimator changes
     fresh = learner(covariates=["event"])
-    before = dict(vars(fresh))
+    before = copy.deepcopy(vars(fresh))
     fresh.check_future(seen, after)
     with pytest.raises(ValueError, match=message("column 'event' of future", "['fair', 'none', 'sale']", "'party'")):
         fresh.check_future(seen, after.assign(event="party"))

@@ -13,7 +13,7 @@ import pytest
 from tests.support import message
 from toa.data.formats import read_frame, write_frame
 from toa.data.frames import read_panel
-from toa.estimators import Classifier, Forecaster
+from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.estimators.intervals import Choice
 from toa.estimators.scorers import PCA
 
@@ -44,6 +44,18 @@ def test_score_compares_labels_as_text_if_one_side_is() -> None:
     assert model.score(table, labels.to_numpy()) == model.score(table, labels.astype(str).to_numpy()) > 0.9
 
 
+@pytest.mark.parametrize("kind", [Forecaster, AnomalyDetector, Classifier])
+def test_values_are_a_list(kind) -> None:
+    made = kind(3, values="sales") if kind is Forecaster else kind(values="sales")
+    with pytest.raises(ValueError, match=message("values must be a list of columns, got 'sales'; write ['sales']")):
+        made.fit(pd.DataFrame({"sales": range(60)}), [0, 1] * 30)
+
+
+def test_holidays_need_dates() -> None:
+    with pytest.raises(ValueError, match=message("holidays must be left out for data without dates, got 'DE'")):
+        Forecaster(3, holidays="DE", device="cpu").fit(np.arange(60.0))
+
+
 def test_dates_in_a_text_index_are_times() -> None:
     table = pd.DataFrame({"y": np.arange(60.0)}, index=DAYS.astype(str))
     panel = read_panel(table)
@@ -53,9 +65,16 @@ def test_dates_in_a_text_index_are_times() -> None:
         read_panel(table[::-1])
     # other text is no time
     assert read_panel(table.set_axis([f"row {row}" for row in range(60)])).times is None
-    with pytest.raises(ValueError, match=message("data must have one time, got 'y' as the index and as a column")):
-        read_panel(table.rename_axis("y"))
-    with pytest.raises(ValueError, match=message("must have dates or whole numbers as times, got durations")):
+    assert read_panel(table.set_axis(DAYS.date)).freq == "D"
+    # a column with dates decides
+    other = table.assign(day=DAYS + pd.Timedelta(days=1))
+    for index in (other.index, pd.to_timedelta(np.arange(60), unit="h")):
+        found = read_panel(other.set_axis(index))
+        assert found.times is not None
+        assert found.times[0][0] == other["day"].iloc[0]
+    with pytest.raises(ValueError, match=message("must have one time, got the index beside a column 'y'")):
+        read_panel(table.set_index(DAYS).rename_axis("y"))
+    with pytest.raises(ValueError, match=message("data must have dates as times, got durations; add a start date")):
         read_panel(table.set_axis(pd.to_timedelta(np.arange(60), unit="h")))
 
 
@@ -67,7 +86,9 @@ def test_durations_are_no_dates(kind) -> None:
         read_panel(pl.DataFrame({"t": cells, "y": range(5)}))
 
 
-@pytest.mark.parametrize("cells", [["00:15", "00:30", "00:45"], ["1-Jan", "2-Jan", "3-Jan"], ["8:00 am", "9:00 am"]])
+@pytest.mark.parametrize(
+    "cells", [["00:15", "00:30"], ["1-Jan", "2-Jan"], ["8:00 am", "9:00 am"], ["00:15Z", "00:30Z"], ["00:15+01:00"] * 2]
+)
 def test_no_date_is_invented(cells) -> None:
     with pytest.raises(ValueError, match=message("column 't' of data must have a date in every row, got '")):
         read_panel(pd.DataFrame({"t": cells, "y": np.arange(len(cells))}), time="t")
@@ -75,13 +96,17 @@ def test_no_date_is_invented(cells) -> None:
 
 def test_rows_without_a_value_at_the_end_are_named() -> None:
     table = pd.DataFrame({"day": DAYS, "y": [*range(50), *[np.nan] * 10]})
-    with pytest.raises(ValueError, match=message("column 'y' has no value in the last 10 rows: cut them off")):
+    with pytest.raises(ValueError, match=message("column 'y' has no value in its last 10 rows: cut them off")):
         read_panel(table)
-    with pytest.warns(UserWarning, match=message("column 'y' has no value in the last 10 rows, which 'ffill' fills")):
+    with pytest.warns(UserWarning, match=message("column 'y' has no value in its last 10 rows; 'ffill' fills them")):
         read_panel(table, missing="ffill")
+    several = pd.concat([table.assign(id=one) for one in "abc"])
+    with pytest.warns(UserWarning, match=message("series 'a' of data: column 'y'", "(3 such series)")) as caught:
+        read_panel(several, id="id", missing="ffill")
+    assert len(caught) == 1
 
 
-def test_a_missing_text_is_the_last_one() -> None:
+def test_an_inserted_row_keeps_the_last_text() -> None:
     table = pd.DataFrame({"day": DAYS[[0, 1, 3, 4]], "y": [1.0, 2.0, 4.0, 5.0], "kind": ["a", "a", "c", "b"]})
     panel = read_panel(table, missing="interpolate", categories={"kind": None})
     assert panel.values[0].tolist() == [[1, 0], [2, 0], [3, 0], [4, 2], [5, 1]]
@@ -100,6 +125,10 @@ def test_json_keeps_microseconds(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     write_frame(pd.DataFrame({"time": times, "y": range(4)}), path)
     assert pd.to_datetime(read_frame(path)["time"]).tolist() == times.tolist()
+    # also where clocks change
+    times = pd.date_range("2024-10-27", periods=5, freq="h", tz="Europe/Rome")
+    write_frame(pd.DataFrame({"time": times}), path)
+    assert pd.to_datetime(read_frame(path)["time"], utc=True).tolist() == times.tolist()
     # no more digits than needed
     write_frame(pd.DataFrame({"time": DAYS[:2]}), path)
     assert json.loads(path.read_text().splitlines()[0]) == {"time": "2024-01-01T00:00:00.000"}
@@ -118,3 +147,6 @@ def test_a_new_series_of_one_row_has_the_usual_interval() -> None:
     found = model.predict(new)
     width = (found["y_upper"] - found["y_lower"]).to_numpy()
     assert (width > 20.0).all()
+    # as wide, relative to its level, if that is another
+    small = model.predict(new.assign(y=1.0))
+    np.testing.assert_allclose((small["y_upper"] - small["y_lower"]).to_numpy(), width / 1000.0, rtol=0.01)

@@ -84,6 +84,14 @@ def test_folded_matches_reference_for_every_kind_of_operator(activation, causal,
     assert_backends_agree(problem)
 
 
+@pytest.mark.usefixtures("as_matrices")
+@pytest.mark.parametrize("kind", ["toeplitz", "banded"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_folded_matches_reference_for_structures_as_matrices(activation, causal, kind) -> None:
+    test_folded_matches_reference_for_every_kind_of_operator(activation, causal, kind)
+
+
 @pytest.mark.parametrize("backend", ["folded", "reference"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_non_contiguous_input_gives_the_same_result(activation, backend) -> None:

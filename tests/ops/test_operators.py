@@ -73,6 +73,7 @@ def test_dense_matrices_are_the_definitions() -> None:
 @pytest.mark.parametrize(
     ("structure", "most"), [("toeplitz", 256), ("banded", 128), ("dplr", 0), ("dense", 0), ("matrix", 0)]
 )
+@pytest.mark.usefixtures("as_matrices")
 def test_operator_of_few_tokens_is_the_same_operator_as_a_matrix(structure, most) -> None:
     operator = make(structure, 2, 300)
     for n in (5, 128, 129, 256, 257):
@@ -81,6 +82,7 @@ def test_operator_of_few_tokens_is_the_same_operator_as_a_matrix(structure, most
         assert_near(short.dense(n), operator.dense(n))
 
 
+@pytest.mark.usefixtures("as_matrices")
 def test_attention_needs_a_transform_for_long_sequences_only(monkeypatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a Fourier transform")

@@ -109,7 +109,7 @@ def forecast(
     if model is not None:
         # it may also shorten the forecast of a trained model
         del options["horizon"]
-    forecaster = terminal.fitted(Forecaster, options, frame, check=check)
+    forecaster = terminal.fitted(Forecaster, options, frame, check=check if trial is None else None)
     if model is not None:
         frame = terminal.without_extra_columns(frame, forecaster, *forecaster._inputs)
     # fit has just read this frame and kept its end
@@ -208,11 +208,8 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
                 f"{starts.max()} ({starts.idxmax()})."
             )
     known = set(forecaster.ids_)
-    if (
-        new := []
-        if forecaster.id is None
-        else [one for one in found[forecaster.id].unique().tolist() if one not in known]
-    ):
+    ids = [] if forecaster.id is None else found[forecaster.id].unique().tolist()
+    if new := [one for one in ids if one not in known]:
         lines.append(f"{len(new)} series were not in the training, such as {new[0]!r}: their rows give their scale.")
     if forecaster.choice_ is not None:
         errors, measure = forecaster.choice_.ensemble.errors, forecaster.choice_.ensemble.measure

@@ -242,9 +242,9 @@ def read_data(path: Path, options: Mapping[str, Any] | None = None, *, label: bo
         with suppress(FileNotFoundError, ValueError):
             # loading the model raises for a wrong file
             facts = load_file(given["model"]).facts
-        saved, found = (part if isinstance(part := facts.get(key), dict) else {} for key in ("parameters", "fitted"))
-        given |= {name: saved.get(name) for name in ("id", "label")}
-        known = found.get("ids")
+        saved, found = facts.get("parameters"), facts.get("fitted")
+        given |= {name: saved.get(name) if isinstance(saved, dict) else None for name in ("id", "label")}
+        known = found.get("ids") if isinstance(found, dict) else None
     names = [given.get(name) for name in ("id", *(["label"] if label else []))]
     # another file of the command may be the workbook
     data = given.get("data")
@@ -275,7 +275,7 @@ def fitted(
     labels: Any = None,
     *,
     test: float = 0.0,
-    check: Callable[[T], None] = lambda made: None,
+    check: Callable[[T], None] | None = None,
 ) -> T:
     """Load an estimator from the file --model, or fit one to data, and save it in the file --save, if any.
 
@@ -302,7 +302,8 @@ def fitted(
         if options.get("network_only") or options.get("method"):
             given["model"] = options.get("method") or "toa"
         made = kind(**given, device=device, progress=True)
-        check(made)
+        if check is not None:
+            check(made)
         try:
             if test:
                 from toa.estimators.backtest import without_last

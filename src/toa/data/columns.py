@@ -7,6 +7,7 @@ codes = to_codes(column, ("high", "low"), "data")           # categories as thei
 numbers, names = to_steps(frame, columns, "error", "X")     # one case per row, one step per column
 """
 
+import datetime
 import re
 import warnings
 import zoneinfo
@@ -32,8 +33,10 @@ _SORTED = 4
 _EQUAL = 10
 # two numbers before the year, day and month in either order
 _ORDERED = re.compile(r"^\s*(\d{1,2})[/.-](\d{1,2})[/.-](?:\d{4}|\d{2})(?!\d)")
-# a time without a date, and the first year that text may mean
-_TIME, _FIRST_YEAR = re.compile(r"\s*\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?(\s*[ap]m)?\s*", re.IGNORECASE), 1000
+# a time without a date
+_TIME = re.compile(r"\s*\d{1,2}:\d{2}(:\d{2}([.,]\d*)?)?\s*([ap]m|z|[+-]\d{2}:?\d{2})?\s*", re.IGNORECASE)
+# first year that text may mean
+_FIRST_YEAR = 1000
 
 
 def read_times(
@@ -117,7 +120,7 @@ def parse_dates(
             # exports often omit the time at midnight: ISO dates of different lengths
             mixed = pd.DatetimeIndex(pd.to_datetime(text, errors="coerce", format="ISO8601", utc=dates.tz is not None))
             dates = mixed if mixed.isna().sum() < dates.isna().sum() else dates
-    # pandas adds today's date to a time of the day, and the year 1 to a day and month
+    # pandas adds the year 1 to a day and month, and today's date to times of the day (the first row tells)
     wrong = dates.isna() | (dates.year < _FIRST_YEAR)
     if len(text) and isinstance(text.iloc[0], str) and _TIME.fullmatch(text.iloc[0]):
         wrong = np.ones(len(text), dtype=bool)
@@ -130,16 +133,20 @@ def parse_dates(
     return dates
 
 
-def holds_dates(index: pd.Index, name: str) -> bool:
-    """Whether the index of a frame has dates, also as text; raises ValueError for durations."""
-    if isinstance(index, pd.TimedeltaIndex):
-        raise ValueError(f"{name} must have dates or whole numbers as times, got durations; add a start date to them.")
-    first = index[0] if len(index) and not isinstance(index, pd.DatetimeIndex) else None
+def is_date(cell: object) -> bool:
+    """Whether a cell is a date, or text of one."""
     with suppress(ValueError):
-        if isinstance(first, str) and not is_number(first):
-            parse_dates(pd.Series([first]), "a cell")
+        if isinstance(cell, str) and not is_number(cell):
+            parse_dates(pd.Series([cell]), "a cell")
             return True
-    return isinstance(index, pd.DatetimeIndex)
+    return isinstance(cell, datetime.date)
+
+
+def spells_days(column: Any) -> bool:
+    """Whether integers are all days such as 20240131."""
+    if column.is_null().any() or column.min() < 10_000_000:
+        return False
+    return spelled_dates(column.to_numpy().astype(np.int64)) is not None
 
 
 def warn_of_late_columns(panel: Panel) -> None:
@@ -152,8 +159,8 @@ def warn_of_late_columns(panel: Panel) -> None:
     if late:
         shown = ", ".join(list(late.values())[:8]) + " …" * (len(late) > 8)
         warnings.warn(
-            f"some columns begin later than others: {shown}; each is read from there on. The network and the "
-            "weights of all columns use only rows in which every column has begun: drop such columns if there are few.",
+            f"some columns begin later than others: {shown}; each is read from there on. The network and the weights "
+            "use only rows in which every column has begun: if few such rows are left, drop the late columns.",
             stacklevel=4,
         )
 

@@ -17,6 +17,7 @@ import textwrap
 import warnings
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,9 @@ _LINES = 50
 # numbers with a decimal comma and points between thousands, and the other way round
 _COMMA = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
 _POINT = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?([eE][+-]?\d+)?")
-# a first line that tells Excel the separator
 _EXCEL_LINE = re.compile(rb"(\xef\xbb\xbf)?sep=.\r?\n", re.IGNORECASE)
+# bytes that are decoded at a time
+_BLOCK = 1 << 20
 # characters that a cell of Excel cannot hold, or changes, and the most that it holds
 _NOT_EXCEL, _EXCEL_LENGTH = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]"), 32_767
 # formats other than text, by ending
@@ -69,7 +71,7 @@ def read_frame(
         raise ValueError(f"sheet must be left out for a file that is no Excel workbook, got {sheet!r} for {path.name}.")
     content = read_content(path, "a table") if kind in (None, "JSON lines") else b""
     if kind is None:
-        separator = _find_separator(content := _as_utf8(content, path), path)
+        separator = _find_separator(content := _without_excel_line(_as_utf8(content, path)), path)
         frame = read_table(path, separator=separator, content=content)
         first = frame.columns[0]
         counts = pd.api.types.is_integer_dtype(frame[first]) and frame[first].is_monotonic_increasing
@@ -194,8 +196,9 @@ def _check_excel(frame: pd.DataFrame) -> None:
 def _json_of(frame: pd.DataFrame, *, lines: bool) -> str:
     """Records; pandas would round numbers to 15 decimals."""
     # without names, which pandas cuts at a zero byte
-    times = [frame[name].dropna() for name in frame.select_dtypes(["datetime", "datetimetz"])]
-    unit: Any = next(unit for unit in ("ms", "us", "ns") if all((one.dt.floor(unit) == one).all() for one in times))
+    times = [frame[name].dropna().dt for name in frame.select_dtypes(["datetime", "datetimetz"])]
+    fine = any((one.microsecond % 1000).any() for one in times)
+    unit: Any = "ns" if any(one.nanosecond.any() for one in times) else "us" if fine else "ms"
     rows = json.loads(frame.to_json(orient="values", date_format="iso", date_unit=unit))
     records = [dict(zip(frame, row, strict=True)) for row in rows]
     for name in frame.select_dtypes("floating"):
@@ -205,18 +208,19 @@ def _json_of(frame: pd.DataFrame, *, lines: bool) -> str:
 
 
 def _as_utf8(content: bytes, path: Path) -> bytes:
-    """The content of a text file in UTF-8, without a first line such as sep=; for Excel.
-
-    Bytes that are not text stay, and the reader names them.
-    """
-    found = _decode(content, "utf-8")
-    if found is not None:
-        line = _EXCEL_LINE.match(content)
-        return content[line.end() :] if line else content
+    """The content of a text file in UTF-8; bytes that are not text stay, and the reader names them."""
+    if content.isascii():
+        return content
+    with suppress(UnicodeDecodeError):
+        # block by block, because the text of a large file takes several times its memory
+        blocks = (content[start : start + _BLOCK] for start in range(0, len(content), _BLOCK))
+        if all(text is not None for text in codecs.iterdecode(blocks, "utf-8")):
+            return content
+    found = None
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         found = _decode(content, "utf-16")
-    # Windows-1252 has a character for nearly every byte, also of binary data
-    elif not re.search(rb"[\0-\x08\x0e-\x1f]", content):
+    # Windows-1252 has a character for nearly every byte, also of binary data and of damaged UTF-8
+    elif not re.search(rb"[\0-\x08\x0e-\x1f]", content) and content.decode(errors="ignore").isascii():
         found = _decode(content, "cp1252")
         if example := re.search(r"\w*[^\0-\x7f]\w*", found or ""):
             warnings.warn(
@@ -224,7 +228,13 @@ def _as_utf8(content: bytes, path: Path) -> bytes:
                 "if that is wrong, save the file in UTF-8.",
                 stacklevel=4,
             )
-    return content if found is None else _as_utf8(found.encode(), path)
+    return content if found is None else found.encode()
+
+
+def _without_excel_line(content: bytes) -> bytes:
+    """The content without a first line such as sep=; that tells Excel the separator."""
+    line = _EXCEL_LINE.match(content)
+    return content[line.end() :] if line else content
 
 
 def _decode(content: bytes, encoding: str) -> str | None:

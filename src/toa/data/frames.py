@@ -12,7 +12,6 @@ Alphabet: n cases, C columns or channels, T rows, l steps of a case, S series, P
 
 import datetime
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -23,10 +22,9 @@ import pandas as pd
 from toa._checks import check_choice
 from toa.data.columns import (
     categories_of,
-    holds_dates,
-    parse_dates,
+    is_date,
     read_times,
-    spelled_dates,
+    spells_days,
     to_codes,
     to_steps,
     warn_of_steps,
@@ -345,11 +343,9 @@ def _open_series(data: Any, time: str | None, taken: Sequence[str | None], name:
                 f"{name} must have ids and dates in columns, got a {type(data.index).__name__}; call reset_index() "
                 "and, for periods, to_timestamp()."
             )
-        if time in (None, data.index.name) and holds_dates(data.index, name):
-            time = data.index.name or "time"
-            if time in data.columns:
-                raise ValueError(f"{name} must have one time, got {time!r} as the index and as a column; drop one.")
-            return nw.from_native(data.rename_axis(time).reset_index(), eager_only=True), time, True
+        named = time is not None and time == data.index.name and time not in data.columns
+        if named or (isinstance(data.index, pd.DatetimeIndex) and time in (None, data.index.name)):
+            return _open_index(data, name)
     if time is not None:
         return frame, time, False
     # the only date column, or else the only column whose first cell is text and not a number
@@ -360,16 +356,17 @@ def _open_series(data: Any, time: str | None, taken: Sequence[str | None], name:
         first = {column: frame.get_column(column)[0] for column, kind in free.items() if kind in text}
         days = [column for column, cell in first.items() if isinstance(cell, datetime.date)]
         found = days or [column for column, cell in first.items() if isinstance(cell, str) and not is_number(cell)]
-        dated = []
-        for column in found if not days else ():
-            with suppress(ValueError):
-                parse_dates(pd.Series([first[column]]), "a cell")
-                dated.append(column)
+        dated = [column for column in found if not days and is_date(first[column])]
         found = dated if len(dated) == 1 else found
         if not found:
             # numbers such as 20240131, in order
             whole = {column: frame.get_column(column) for column, kind in free.items() if kind.is_integer()}
-            found = [column for column, cells in whole.items() if _spells_days(cells)]
+            found = [column for column, cells in whole.items() if spells_days(cells)]
+        if not found and isinstance(data, pd.DataFrame):
+            if isinstance(data.index, pd.TimedeltaIndex):
+                raise ValueError(f"{name} must have dates as times, got durations; add a start date.")
+            if is_date(data.index[0]):
+                return _open_index(data, name)
     if len(found) > 1:
         raise ValueError(
             f"{name} must have one time column, got {', '.join(map(repr, found))}; name it with time, an id column "
@@ -378,11 +375,12 @@ def _open_series(data: Any, time: str | None, taken: Sequence[str | None], name:
     return frame, found[0] if found else None, False
 
 
-def _spells_days(column: Any) -> bool:
-    """Whether integers are all days such as 20240131."""
-    if column.is_null().any() or column.min() < 10_000_000:
-        return False
-    return spelled_dates(column.to_numpy().astype(np.int64)) is not None
+def _open_index(data: pd.DataFrame, name: str) -> tuple[Any, str, bool]:
+    """The result of `_open_series` for a frame whose index has the times."""
+    time = str(data.index.name or "time")
+    if time in data.columns:
+        raise ValueError(f"{name} must have one time, got the index beside a column {time!r}; rename the column.")
+    return nw.from_native(data.rename_axis(time).reset_index(), eager_only=True), time, True
 
 
 def _column(frame: Any, wanted: str, name: str) -> Any:

@@ -83,6 +83,15 @@ def make_times(first: object, freq: Frequency, count: int) -> pd.Index:
     return pd.date_range(first, periods=count, freq=freq)
 
 
+def clock_hint(times: pd.Index, row: int) -> str:
+    """A remedy if the clocks may have been changed before this row: an hour is skipped or repeated."""
+    if not isinstance(times, pd.DatetimeIndex) or times.tz is not None or row < 2 or not times[row].hour:
+        return ""
+    step, usual = times[row] - times[row - 1], times[row - 1] - times[row - 2]
+    changed = step == pd.Timedelta(0) or abs(step - usual) == pd.Timedelta("1h")
+    return "; if the clocks were changed in that hour, give time_zone" if changed else ""
+
+
 def calendar_of(freq: Frequency | None) -> str:
     """The `freq` of `toa.data.time_marks` whose marks distinguish steps of this frequency."""
     if freq is None or isinstance(freq, int):

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float64, Int64
 
 from toa._checks import check_choice
 from toa._limits import memory_budget, shorten
-from toa.data.frequency import Frequency, find_grid, make_times
+from toa.data.frequency import Frequency, clock_hint, find_grid, make_times
 
 Missing = Literal["error", "ffill", "interpolate", "zero"]
 FILLS = ("ffill", "interpolate", "zero")
@@ -146,10 +146,8 @@ class Panel:
             for place in places
         ]
 
-    def with_labels(self, y: Any, name: str = "y", cases: Any = None) -> "Panel":
-        """The panel with labels from y: one per case, by id, or a pandas series with the index of the frame `cases`."""
-        if isinstance(y, pd.Series) and isinstance(cases, pd.DataFrame) and len(cases) == len(self):
-            y = y.to_numpy() if y.index.equals(cases.index) else y
+    def with_labels(self, y: Any, name: str = "y") -> "Panel":
+        """The panel with labels from y: one label per case, or a mapping or pandas series by id."""
         if self.backend is not None and isinstance(y, Mapping | pd.Series):
             for one in self.ids:
                 if one not in y:
@@ -256,12 +254,12 @@ def make_panel(
                 raise ValueError(
                     f"{name} must have a row at every step of its frequency {freq!r}, got {times[last]} after "
                     f"{times[last - 1]} at data row {groups.order[last] + 1} ({len(gaps)} such gaps); add the rows, or "
-                    f"fill them with missing='interpolate', 'ffill' or 'zero'{_clock_hint(times, last)}."
+                    f"fill them with missing='interpolate', 'ffill' or 'zero'{clock_hint(times, last)}."
                 )
     elif freq is not None:
         raise ValueError(f"{name} must have times of the frequency {freq!r}, got no time column; name it with time.")
     texts = [place for place, column in enumerate(columns) if column in source.get("categories", ())]
-    parts = []
+    parts, ends = [], list[str]()
     for one, start, stop in zip(groups.ids, groups.borders[:-1].tolist(), groups.borders[1:].tolist(), strict=True):
         rows, when = groups.order[start:stop], None if times is None else times[start:stop]
         part = values[start:stop]
@@ -282,11 +280,14 @@ def make_panel(
                 before = np.arange(len(part))[:, None] < begin
                 part = np.where(before, part[begin, np.arange(len(columns))], part)
             if texts and missing != "error":
-                # codes of texts have no order: the last text holds on
+                # texts have no order, so an inserted row keeps the last text
                 part = part.copy()
                 part[:, texts] = pd.DataFrame(part[:, texts]).ffill()
-            part = fill_missing(part, columns, name if one is None else f"series {one!r} of {name}", missing)
+            label, end = name if one is None else f"series {one!r} of {name}", _empty_end(part, columns)
+            part = fill_missing(part, columns, label, missing, end=end)
+            ends += [f"{label}: {end}"] if end else []
         parts.append((part, rows, when, begin))
+    _warn_of_empty_ends(ends, missing)
     return Panel(
         values=tuple(part for part, *_ in parts),
         columns=tuple(columns),
@@ -297,6 +298,19 @@ def make_panel(
         begins=tuple(begin for *_, begin in parts) if any(begin.any() for *_, begin in parts) else None,
         **source,
     )
+
+
+def _empty_end(values: Values, columns: Sequence[str]) -> str:
+    """The column with the most rows at its end without a value, in words; empty if there are less than two."""
+    count = np.isnan(values)[::-1].argmin(0)
+    most = int(count.argmax())
+    return f"column {columns[most]!r} has no value in its last {count[most]} rows" if count[most] > 1 else ""
+
+
+def _warn_of_empty_ends(ends: Sequence[str], missing: str) -> None:
+    if ends:
+        shown = f"{ends[0]} ({len(ends)} such series)" if len(ends) > 1 else ends[0]
+        warnings.warn(f"{shown}; {missing!r} fills them: cut them off unless that is right.", stacklevel=5)
 
 
 def _check_filled(places: np.ndarray, times: Any, values: np.ndarray, name: str) -> None:
@@ -360,20 +374,16 @@ def is_number(cell: object) -> bool:
     return True
 
 
-def fill_missing(values: Values, columns: Sequence[str], name: str, missing: str, row: str = "data row") -> Values:
+def fill_missing(
+    values: Values, columns: Sequence[str], name: str, missing: str, row: str = "data row", end: str = ""
+) -> Values:
     """Values with NaN filled according to `missing`; raises MissingValuesError if a value stays missing, at a `row`."""
     for column in np.flatnonzero(np.isnan(values).all(0)):
         problem = f"{name} must have values in every column, got only NaN in column {columns[column]!r}"
         raise MissingValuesError(problem, "fill in its values, or fit without this column")
     remedy = "fill them by 'ffill' (the last value) or 'interpolate' (linear, uses later values)"
-    empty = np.isnan(values)[::-1].argmin(0)  # rows without a value at the end
-    late = int(empty.argmax()) if len(values) else 0
-    if len(values) and empty[late]:
-        shown = f"column {columns[late]!r} has no value in the last {empty[late]} {row.split()[-1]}s"
-        if missing == "error":
-            remedy = f"{shown}: cut them off; or {remedy}"
-        elif empty[late] > 1:
-            warnings.warn(f"{name}: {shown}, which {missing!r} fills; cut them off unless that is right.", stacklevel=3)
+    # rows at the end that have no value yet
+    remedy = f"{end}: cut them off; or {remedy}" if end else remedy
     if missing != "error":
         remedy = f"{missing!r} has no earlier value to start from: cut the first {row.split()[-1]}s or drop the column"
         frame = pd.DataFrame(values)
@@ -402,7 +412,7 @@ def _check_increasing(times: pd.Index, groups: _Groups, name: str, *, allow_dupl
             last = int(wrong.argmax()) + 1
             one, row = groups.ids[int(np.searchsorted(groups.borders, last, "right")) - 1], groups.order[last] + 1
             what, kind = name if one is None else f"series {one!r} of {name}", "date" if is_dated else "step"
-            hint = ("" if one is None else ", or give two recordings different ids") + _clock_hint(times, last)
+            hint = ("" if one is None else ", or give two recordings different ids") + clock_hint(times, last)
             if steps[last - 1] < 0:
                 raise ValueError(
                     f"{what} must be sorted by {kind}, got {times[last]} after {times[last - 1]} at data row {row}; "
@@ -412,15 +422,6 @@ def _check_increasing(times: pd.Index, groups: _Groups, name: str, *, allow_dupl
                 f"{what} must have each {kind} once, got {times[last]} again at data row {row} ({int(wrong.sum())} "
                 f"such rows); keep one row per {kind}{hint}."
             )
-
-
-def _clock_hint(times: pd.Index, row: int) -> str:
-    """A remedy if the clocks may have been changed before this row: an hour is skipped or repeated."""
-    if not isinstance(times, pd.DatetimeIndex) or times.tz is not None or row < 2 or not times[row].hour:
-        return ""
-    step, usual = times[row] - times[row - 1], times[row - 1] - times[row - 2]
-    changed = step == pd.Timedelta(0) or abs(step - usual) == pd.Timedelta("1h")
-    return "; if the clocks were changed in that hour, give time_zone" if changed else ""
 
 
 def by_id(ids: Any, column: str | None, count: int, name: str) -> _Groups:

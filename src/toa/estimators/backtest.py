@@ -206,9 +206,9 @@ def first_tested(panel: Panel, index: int, test_size: float | int | None, lookba
     first = max(lookback, first)
     if first + horizon > rows:
         raise ValueError(
-            f"{panel.label(index)} must have {lookback} or more rows before the tested part and {horizon}, the "
-            f"horizon, in it, got {rows} rows, {max(0, rows - first)} of them tested; test more rows, or shorten the "
-            "horizon."
+            f"{panel.label(index)} must have at least {lookback} rows before the tested part and at least {horizon} "
+            f"rows, the horizon, in it, got {rows} rows, {max(0, rows - first)} of them tested; test more rows, or "
+            "shorten the horizon."
         )
     return first
 
@@ -222,7 +222,7 @@ def without_last(forecaster: Any, frame: pd.DataFrame, test_size: float) -> pd.D
         raise ValueError(f"the share of rows to test on must lie in (0, 1), got {test_size}.")
     panel = forecaster._read(frame, forecaster.freq)
     for index in range(len(panel)):
-        # what `backtest` would raise after training
+        # `backtest` would raise after training; with the network alone it needs more rows before
         first_tested(panel, index, test_size, 1, forecaster.horizon)
     kept = [rows[: len(rows) - int(len(rows) * test_size)] for rows in panel.rows]
     places = np.sort(np.concatenate(kept))

@@ -202,6 +202,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         check_choice("model", self.model, self._models)
         check_positive("time_limit", self.time_limit)
         check_seed(self.seed)
+        if isinstance(self.values, str):
+            raise ValueError(f"values must be a list of columns, got {self.values!r}; write [{self.values!r}].")
         check_fraction("validation_share", self.validation_share)
         for name in ("epochs", "batch_size", "patience", *self._counts):
             if getattr(self, name) is not None:

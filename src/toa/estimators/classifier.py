@@ -33,6 +33,7 @@ from toa.estimators.stack import (
     accuracy,
     baseline_accuracies,
     class_codes,
+    labels_by_row,
     log_loss,
     stratified_folds,
 )
@@ -125,7 +126,8 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
 
         Args:
             X: Cases: an array (n, C, L) or (n, L), a list of arrays (C, l) or (l,), or a long frame.
-            y: One label of any type per case; None if the frame has them.
+            y: One label of any type per case; a pandas series by row if it has the index of X, else by id. None if
+                the frame has them.
 
         Raises:
             ValueError: If the data cannot be read, or have only one class.
@@ -412,7 +414,7 @@ def _check_cases(cases: Any, share: float | None) -> None:
 
 def _labels(panel: Panel, y: Any, cases: Any) -> np.ndarray:
     """Labels of all cases, from y or the frame `cases`."""
-    labels = panel.labels if y is None else panel.with_labels(y, cases=cases).labels
+    labels = panel.labels if y is None else panel.with_labels(labels_by_row(y, cases)).labels
     if labels is None:
         raise ValueError(
             "y must be given, or label must name the column of the frame with the classes, got y=None: the classifier "

@@ -56,8 +56,11 @@ class Covariates:
         if numbers:
             rows = [values[:border] for values, border in zip(panel.take(numbers), borders, strict=True)]
             scaler = StandardScaler.fit(np.concatenate(rows), columns=numbers, allow_constant=True)
-        if self.holidays is not None and calendar_of(panel.freq) == "W":
-            raise ValueError(f"holidays must be left out for steps longer than a day, got {self.holidays!r}.")
+        if self.holidays is not None:
+            dated = isinstance(panel.freq, str)
+            if not dated or calendar_of(panel.freq) == "W":
+                where = "steps longer than a day" if dated else "data without dates"
+                raise ValueError(f"holidays must be left out for {where}, got {self.holidays!r}.")
         marks = calendar_of(panel.freq) if calendar else None
         return replace(self, calendar=marks, scaler=scaler, categories=dict(panel.categories))
 

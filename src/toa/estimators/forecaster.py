@@ -400,8 +400,8 @@ class Forecaster(ForecastNetwork):
         wider.ids_ = (*self.ids_, *(panel.ids[index] for index in new))
         wider.scaler_ = {name: torch.cat([part, found[name]]) for name, part in self.scaler_.items()}
         if self.choice_ is not None:
-            scale = series_scale([column for part in parts for column in part.T], self.season_)
-            wider.choice_ = self.choice_.add_series(scale.reshape(len(new), -1))
+            scale = series_scale([column for part in parts for column in part.T], self.season_).reshape(len(new), -1)
+            wider.choice_ = self.choice_.add_series(scale, wider.scaler_["mean"].abs().numpy())
         return wider
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

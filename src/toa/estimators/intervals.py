@@ -188,7 +188,7 @@ class Choice:
         if interval is not None:
             try:
                 if found is None:
-                    raise ValueError("no series has more rows with all columns than the horizon")
+                    raise ValueError("no series has more rows than the horizon after all its columns have begun")
                 width = conformal_width(torch.from_numpy(np.abs(error)), interval).numpy()
             except ValueError as reason:
                 warnings.warn(f"the forecast has no interval of {interval}: {reason}", UserWarning, stacklevel=3)
@@ -212,11 +212,15 @@ class Choice:
         floor = np.where(self.counts, 0.0, -np.inf)
         return {name: torch.from_numpy(np.maximum(part, floor)) for name, part in parts.items()}
 
-    def add_series(self, scale: Float64[np.ndarray, "s c"]) -> "Choice":
-        """The choice with further series that have these seasonal errors."""
-        # one that is too short has the usual scale of its column, one that never changes the smallest
-        scale = np.where(np.isnan(scale), np.median(self.scale, axis=0), scale)
-        return replace(self, scale=np.concatenate([self.scale, np.maximum(scale, self.scale.min(0))]))
+    def add_series(self, scale: Float64[np.ndarray, "s c"], level: Float64[np.ndarray, "all c"]) -> "Choice":
+        """The choice with further series that have these seasonal errors; NaN is replaced as in `fit`.
+
+        `level` is the size of the mean of all series, the further ones last.
+        """
+        known, new = np.split(level, [len(self.scale)])
+        usual = self.scale[known > 0] / known[known > 0]
+        scale = np.where(np.isnan(scale), new * (np.median(usual) if len(usual) else 0.0), scale)
+        return replace(self, scale=np.concatenate([self.scale, np.maximum(scale, self.scale.min())]))
 
     def check(self, series: int, columns: int, horizon: int, levels: int, season: int) -> None:
         """Raise ValueError if a loaded choice has other sizes than its forecaster, or weights that are no shares."""

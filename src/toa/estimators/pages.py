@@ -20,7 +20,7 @@ from toa.estimators.baselines import BASELINES
 from toa.estimators.ensemble import history_rows
 from toa.estimators.importance import blocks_of, name_lags
 from toa.estimators.page_parts import Part
-from toa.estimators.stack import class_codes, unknown_labels
+from toa.estimators.stack import class_codes, labels_by_row, unknown_labels
 from toa.tasks.detection import Runs, point_metrics, undefined
 from toa.tasks.metrics import class_scores, confusion_matrix
 
@@ -154,7 +154,7 @@ def cases_page(
         title, command, left_out: As in `toa.Forecaster.page`.
     """
     panel, proba = own._probabilities(X)
-    labels = panel.labels if y is None else panel.with_labels(y, cases=X).labels
+    labels = panel.labels if y is None else panel.with_labels(labels_by_row(y, X)).labels
     names, guess = list(map(str, own.classes_)), proba.argmax(1)
     true = None
     lead = [f"{len(panel)} cases, {len(names)} classes."]

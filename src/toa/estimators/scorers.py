@@ -122,7 +122,7 @@ class PCA(Scorer):
         centred = values - mean
         variance, vectors = np.linalg.eigh(centred.T @ centred)
         share = np.cumsum(variance[::-1])
-        # not all directions that vary, which would leave the rounding errors of constant channels
+        # fewer directions than vary: otherwise only rounding errors are left as score
         varying = int((variance > _VARYING * variance[-1]).sum())
         count = min(int(np.searchsorted(share, _EXPLAINED * share[-1])) + 1, max(0, varying - 1))
         # contiguous as in a saved file, so that products round in the same way

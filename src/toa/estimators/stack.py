@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
@@ -293,11 +294,17 @@ def baseline_accuracies(series: Series, codes: Codes, *, seed: int) -> dict[str,
     return {"most frequent class": float(most_frequent), "1-NN": float((nearest == own).mean())}
 
 
+def labels_by_row(y: Any, cases: Any) -> Any:
+    """A pandas series with the index of the frame `cases` as the labels of its rows; any other y unchanged."""
+    same = isinstance(y, pd.Series) and isinstance(cases, pd.DataFrame) and y.index.equals(cases.index)
+    return y.to_numpy() if same else y
+
+
 def class_codes(labels: Any, classes: np.ndarray, count: int) -> np.ndarray:
     """Places of the labels of `count` cases among the classes, compared as text if one of the two is; -1 for others."""
     if labels is None:
         return np.full(count, -1)
-    is_text = any(np.asarray(names).dtype.kind in "UO" for names in (labels, classes))
+    is_text = any(isinstance(one, str) for names in (labels, classes) for one in np.asarray(names).tolist())
     places = {str(name) if is_text else name: place for place, name in enumerate(classes.tolist())}
     return np.array([places.get(str(label) if is_text else label, -1) for label in np.asarray(labels).tolist()])
 

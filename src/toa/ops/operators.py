@@ -50,7 +50,7 @@ class Operator(ABC):
 
     @abstractmethod
     def offset(self, n: int) -> Tensor:
-        """The leading n x n block of M in S = I + M, shape (H, n, n)."""
+        """The leading n x n block of M in S = I + M, shape (H, n, n); of S for a `Dense` without `residual`."""
 
     def dense(self, n: int) -> Tensor:
         """The leading n x n block of S, shape (H, n, n)."""

@@ -393,7 +393,7 @@ def _as_operator(name: str, s: Tensor | Operator | None, q: Tensor, k: Tensor, l
     if s is None:
         return None
     heads = q.shape[2]
-    if not (isinstance(s, Tensor) or hasattr(s, "mix")):
+    if not isinstance(s, Tensor | Operator):
         raise ValueError(
             f"{name} must be a tensor (H, N, N) or an operator of toa.ops, got {type(s).__name__}; "
             "for an operator layer of toa.nn, pass .operator()."
