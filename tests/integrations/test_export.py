@@ -11,7 +11,7 @@ from tests.contracts.cases import CASES, Case
 from tests.support import assert_near, message, scatter_parameters
 from toa.integrations import convert, export_onnx, export_program
 from toa.models import build_forecaster
-from toa.nn import AttentionSpec, AutoCorrelation
+from toa.nn import AttentionSpec, AutoCorrelation, Structure
 from toa.ops import GATE_NORMS, SCORE_NORMS
 
 QUICK = "itransformer-toa-gated"
@@ -75,6 +75,14 @@ def test_structures_and_norms_match_in_onnx(spec: AttentionSpec, model_name: str
     model = ready(build_forecaster(model_name, lookback=33, horizon=4, channels=2, attention=spec, settings=settings))
     export_onnx(model, tmp_path / "model.onnx", (torch.randn(2, 33, 2),))
     assert_file_agrees(tmp_path / "model.onnx", model, (torch.randn(5, 33, 2),))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_matrices")
+@pytest.mark.parametrize("structure", ["toeplitz", "banded"])
+def test_structures_as_matrices_match_in_onnx(structure: Structure, tmp_path) -> None:
+    spec = AttentionSpec(name="toa-softmax", structure=structure)
+    test_structures_and_norms_match_in_onnx(spec, "patchtst", tmp_path)
 
 
 @pytest.mark.slow
