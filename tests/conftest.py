@@ -1,3 +1,4 @@
+import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -47,13 +48,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: [not str(item.path).endswith(name) for name in LONGEST])
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    jaxtyping.config.update("jaxtyping_disable", not item.nodeid.startswith(CHECKING))
-
-
 # their tests have few tokens, at which attention would apply the matrix of a structured operator instead
 STRUCTURED = ("tests/ops/", "tests/nn/", "tests/integrations/test_export.py")
+
+
+@functools.cache
+def most_dense() -> dict[Any, int]:
+    """Structured operators with the most tokens at which attention applies their matrix."""
+    from toa import ops
+
+    return {kind: kind._dense_up_to for kind in (ops.Toeplitz, ops.Banded)}
 
 
 @pytest.fixture
@@ -61,13 +65,12 @@ def as_matrices() -> None:
     """Attention applies structured operators of few tokens as matrices, as it does for users."""
 
 
-@pytest.fixture(autouse=True)
-def _structured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.node.nodeid.startswith(STRUCTURED) and "as_matrices" not in request.fixturenames:
-        from toa import ops
-
-        for kind in (ops.Toeplitz, ops.Banded):
-            monkeypatch.setattr(kind, "_dense_up_to", 0)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    jaxtyping.config.update("jaxtyping_disable", not item.nodeid.startswith(CHECKING))
+    apart = item.nodeid.startswith(STRUCTURED) and "as_matrices" not in getattr(item, "fixturenames", ())
+    for kind, most in most_dense().items():
+        kind._dense_up_to = 0 if apart else most
 
 
 @pytest.fixture(autouse=True)

@@ -202,6 +202,7 @@ def call(*words: object) -> str:
     return re.sub(r"\s+", " ", result.output)
 
 
+@pytest.mark.slow
 def test_old_lines_run_from_a_table_to_a_forecast(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     hours = pd.date_range("2026-01-01", periods=240, freq="h")

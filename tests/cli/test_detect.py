@@ -450,6 +450,7 @@ def test_a_stopped_classifier_leaves_its_best_model(tmp_path, monkeypatch):
     assert Classifier.load(model).score(cases(40)) >= 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
 def test_results_are_written_although_the_reader_of_the_output_has_left(tmp_path):
     write(spiked(), tmp_path / "own.csv")
