@@ -211,13 +211,16 @@ def test_texts_of_a_covariate_are_checked_before_training(tmp_path, monkeypatch,
     assert expected in text
 
 
-@pytest.mark.parametrize("words", [(), ("--test", 0.3)])
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("change", "expected", "words"),
     [
-        (lambda future: future.assign(day="Easter"), "column 'day' of future must have a category of fit"),
-        (lambda future: future[:1], "--future must have 3 rows, the horizon of fit, got 1"),
-        (lambda future: future.assign(when=future["when"] + pd.DateOffset(months=1)), "--future must continue data"),
+        (lambda future: future.assign(day="Easter"), "column 'day' of future must have a category of fit", ()),
+        (lambda future: future[:1], "--future must have 3 rows, the horizon of fit, got 1", ("--test", 0.3)),
+        (
+            lambda future: future.assign(when=future["when"] + pd.DateOffset(months=1)),
+            "--future must continue data",
+            (),
+        ),
     ],
     ids=["new text", "too few rows", "later rows"],
 )
