@@ -100,6 +100,10 @@ def test_rows_without_a_value_at_the_end_are_named() -> None:
         read_panel(table)
     with pytest.warns(UserWarning, match=message("column 'y' has no value in its last 10 rows; 'ffill' fills them")):
         read_panel(table, missing="ffill")
+    # cutting them off would not be enough
+    with pytest.raises(ValueError, match=message("got 11 NaN")) as raised:
+        read_panel(table.assign(y=table["y"].where(table["y"] != 5)))
+    assert "cut them off" not in str(raised.value)
     several = pd.concat([table.assign(id=one) for one in "abc"])
     with pytest.warns(UserWarning, match=message("series 'a' of data: column 'y'", "(3 such series)")) as caught:
         read_panel(several, id="id", missing="ffill")

@@ -214,8 +214,8 @@ def _as_utf8(content: bytes, path: Path) -> bytes:
     with suppress(UnicodeDecodeError):
         # block by block, because the text of a large file takes several times its memory
         blocks = (content[start : start + _BLOCK] for start in range(0, len(content), _BLOCK))
-        if all(text is not None for text in codecs.iterdecode(blocks, "utf-8")):
-            return content
+        sum(map(len, codecs.iterdecode(blocks, "utf-8")))
+        return content
     found = None
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         found = _decode(content, "utf-16")

@@ -382,8 +382,8 @@ def fill_missing(
         problem = f"{name} must have values in every column, got only NaN in column {columns[column]!r}"
         raise MissingValuesError(problem, "fill in its values, or fit without this column")
     remedy = "fill them by 'ffill' (the last value) or 'interpolate' (linear, uses later values)"
-    # rows at the end that have no value yet
-    remedy = f"{end}: cut them off; or {remedy}" if end else remedy
+    if end and np.isnan(values)[::-1].argmin(0).sum() == np.isnan(values).sum():
+        remedy = f"{end}: cut them off; or {remedy}"
     if missing != "error":
         remedy = f"{missing!r} has no earlier value to start from: cut the first {row.split()[-1]}s or drop the column"
         frame = pd.DataFrame(values)

@@ -132,6 +132,12 @@ class UnitsModel(nn.Module):
         return {name: part.cpu() for name, part in zip(self.outputs, found, strict=True)}
 
 
+def _usual_share(scale: np.ndarray, level: np.ndarray) -> float:
+    """The usual scale of a series, as a share of its level."""
+    usable = (scale > 0) & (level > 0)
+    return float(np.median(scale[usable] / level[usable])) if usable.any() else 0.0
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
     """Weights of the methods, and what intervals and quantiles need.
@@ -171,8 +177,7 @@ class Choice:
         scale = series_scale(series, season)
         # one that is too short has the usual scale of its level; one that never changes the smallest of the others
         level = np.array([np.abs(part).mean() for part in series])
-        usual = scale[(scale > 0) & (level > 0)] / level[(scale > 0) & (level > 0)]
-        scale = np.where(np.isnan(scale), level * (np.median(usual) if len(usual) else 0.0), scale)
+        scale = np.where(np.isnan(scale), level * _usual_share(scale, level), scale)
         least = scale[scale > 0].min() if (scale > 0).any() else 1.0
         scale = np.maximum(scale, least).reshape(-1, len(columns))
         whole = [(part >= 0).all(0) & (part == np.round(part)).all(0) for part in panel.take(columns)]
@@ -213,13 +218,9 @@ class Choice:
         return {name: torch.from_numpy(np.maximum(part, floor)) for name, part in parts.items()}
 
     def add_series(self, scale: Float64[np.ndarray, "s c"], level: Float64[np.ndarray, "all c"]) -> "Choice":
-        """The choice with further series that have these seasonal errors; NaN is replaced as in `fit`.
-
-        `level` is the size of the mean of all series, the further ones last.
-        """
+        """The choice with further series, of these seasonal errors; `level` is the size of the mean of all series."""
         known, new = np.split(level, [len(self.scale)])
-        usual = self.scale[known > 0] / known[known > 0]
-        scale = np.where(np.isnan(scale), new * (np.median(usual) if len(usual) else 0.0), scale)
+        scale = np.where(np.isnan(scale), new * _usual_share(self.scale, known), scale)
         return replace(self, scale=np.concatenate([self.scale, np.maximum(scale, self.scale.min())]))
 
     def check(self, series: int, columns: int, horizon: int, levels: int, season: int) -> None:

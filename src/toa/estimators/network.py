@@ -313,11 +313,7 @@ class ForecastNetwork(Estimator):
         return Covariates(**kinds, holidays=self.holidays).fit(panel, borders, calendar=self.calendar)
 
     def check_future(self, data: Any, future: Any) -> None:
-        """Check, before training, that `future` has the covariates of the steps after data; see `predict`.
-
-        Raises:
-            ValueError: If rows, times, ids or texts do not fit.
-        """
+        """Raise ValueError, before training, if `future` does not fit the steps after data; see `predict`."""
         self._check_parameters()
         made = copy.copy(self)
         made.day_first_ = self.day_first
