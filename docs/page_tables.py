@@ -823,7 +823,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     patchtst = {"backbone": "patchtst", "horizon": 96}
     itransformer = {"backbone": "itransformer", "horizon": 96}
     found["recipe-patchtst"] = partial(first_search, datasets=SETS[:3], **patchtst)
-    found |= {"reliability": reliability_table, "commits": commit_table}
+    found |= {"reliability": reliability_table}
     found |= {"agreement": agreement_table, "findings": findings}
     found |= {"against-paper": against_paper, "sor-pairs": sor_pairs, "promises": promise_table}
     found["recipe-patchtst-ETTm1"] = partial(first_search, datasets=("ETTm1",), **patchtst)
@@ -879,32 +879,6 @@ def reliability_table() -> str:
         counts = ", ".join(f"{key}: {value}" for key, value in sorted(part["counts"].items()) if key != "kills")
         rows.append((name, str(part["tried"]), str(len(part["failures"])), counts, str(part["seed"]), part["commit"]))
     return table(("part", "tried", "bad", "counts", "seed", "commit"), rows)
-
-
-@functools.cache
-def unclean_commits() -> dict[str, dict[str, int]]:
-    """Numbers of records by file under results/, in all and with a dirty or without a commit; only files with such."""
-    from toa.report.evidence import unclean
-
-    found: dict[str, dict[str, int]] = {}
-    for path in sorted(RESULTS.rglob("*.json*")):
-        text = path.read_text(encoding="utf-8")
-        records = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json.loads(text)]
-        states = [
-            unclean(record)
-            for record in records
-            if path.suffix == ".jsonl" or {"commit", "config_hash"} & record.keys()
-        ]
-        if any(states):
-            counts = {"records": len(states), "dirty": states.count("dirty"), "unknown": states.count("unknown")}
-            found[str(path.relative_to(RESULTS))] = counts
-    return found
-
-
-def commit_table() -> str:
-    """Files with records that name a dirty commit or none."""
-    rows = [[f"`{file}`", *map(str, counts.values())] for file, counts in unclean_commits().items()]
-    return table(["file", "records", "dirty commit", "no commit"], rows) if rows else "None."
 
 
 def agreement_table() -> str:
