@@ -7,7 +7,6 @@ import json
 import os
 import re
 import statistics
-from typing import Any
 
 import pytest
 import torch
