@@ -472,6 +472,15 @@ def recipe_table(backbone: str) -> str:
     return gain_table(*(errors.get(line, {}) for line in lines))
 
 
+def large_patchtst_table() -> str:
+    """`gain_table` of PatchTST on large sets: softmax under `toa-paper`, and the unconfirmed trial of TOA."""
+    plain = [r for file in ("horizon-96", "horizons") for r in read_records(f"forecasting/{file}.jsonl")]
+    plain = [r for r in plain if (r["config"]["backbone"], r["config"]["attention"]["name"]) == ("patchtst", "softmax")]
+    trial = grouped(read_records("forecasting/patchtst-large.jsonl"), changes_of)
+    cells = [grouped(found, cell_of) for found in (plain, trial[()], trial["attention.sor=false",])]
+    return gain_table(*cells, title="TOA-ReLU")
+
+
 def searched_duet() -> dict[str, Cells]:
     """Runs of DUET with its authors' look-backs and sizes by attention, then by dataset and horizon."""
     runs = grouped(read_records("forecasting/duet-search.jsonl"), lambda record: record["config"]["attention"]["name"])
@@ -484,8 +493,8 @@ def searched_duet_table() -> str:
     return gain_table(*(found[attention] for attention in TITLES))
 
 
-def gain_table(softmax: Cells, toa: Cells, no_sor: Cells | None = None) -> str:
-    """Test MSE of softmax and TOA-Softmax, TOA's change, and its change when SOR is switched off, if that was run."""
+def gain_table(softmax: Cells, toa: Cells, no_sor: Cells | None = None, *, title: str = "TOA-Softmax") -> str:
+    """Test MSE of softmax and TOA (`title`), TOA's change, and its change when SOR is switched off, if that was run."""
 
     def change(ours: list[Record], plain: list[Record], metric: str) -> float:
         return 100 * (mean_of(ours, metric) / mean_of(plain, metric) - 1)
@@ -501,7 +510,7 @@ def gain_table(softmax: Cells, toa: Cells, no_sor: Cells | None = None) -> str:
             same = [record for record in ours if record["seed"] in {other["seed"] for other in left_out}]
             rows[-1].append(f"{change(left_out, same, 'mse'):+.1f} %" if left_out else "")
     means = [f"{statistics.fmean(found):+.1f} %" for found in zip(*gains, strict=True)]
-    names = ["dataset", "horizon", "softmax", "TOA-Softmax", "change", "in validation", "without SOR"]
+    names = ["dataset", "horizon", "softmax", title, "change", "in validation", "without SOR"]
     rows.append(["mean", "", "", "", *means, *[""] * (no_sor is not None)])
     return table(names[: len(rows[0])], rows)
 
@@ -823,7 +832,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     patchtst = {"backbone": "patchtst", "horizon": 96}
     itransformer = {"backbone": "itransformer", "horizon": 96}
     found["recipe-patchtst"] = partial(first_search, datasets=SETS[:3], **patchtst)
-    found |= {"reliability": reliability_table}
+    found |= {"reliability": reliability_table, "patchtst-large": large_patchtst_table}
     found |= {"agreement": agreement_table, "findings": findings}
     found |= {"against-paper": against_paper, "sor-pairs": sor_pairs, "promises": promise_table}
     found["recipe-patchtst-ETTm1"] = partial(first_search, datasets=("ETTm1",), **patchtst)

@@ -110,9 +110,12 @@ class Plan:
         """The same in the cells of `confirm`, for the trials that are confirmed on the datasets of a size."""
         for backbone in self.backbones():
             for size in reversed(self.sizes):
-                trials = confirmed_trials(self, found, backbone, size)
-                datasets = [
-                    name for name in sized_datasets(self, found, size) if name not in self.screen.get(backbone, ())
+                datasets, cell = sized_datasets(self, found, size), (self.horizon, self.seed)
+                # where trials are screened, the plain attention need not have run on all datasets
+                trials = [
+                    trial
+                    for trial in confirmed_trials(self, found, backbone, size)
+                    if all((backbone, trial, dataset, *cell) in found for dataset in datasets)
                 ]
                 for dataset in reversed(datasets):
                     for trial, (horizon, seed) in product(trials, self.confirmed[1:]):
@@ -261,7 +264,7 @@ def choose(plan: Plan, found: Trials, backbone: str) -> dict[tuple[str, str], Re
     """The trial with the lowest mean per family and size, if the family has a complete trial for that size.
 
     Where trials ran in all cells of the confirmation, only these count, by their mean over all of them. Where the plan
-    screens trials, all that passed must have run.
+    screens trials, all that passed must have run, and only confirmed ones can be chosen.
     """
     chosen = {}
     for family in plan.families(backbone):
@@ -273,7 +276,7 @@ def choose(plan: Plan, found: Trials, backbone: str) -> dict[tuple[str, str], Re
             if [] in screened.values() or any((*cell, plan.horizon, plan.seed) not in found for cell in cells):
                 continue
             results = rank_trials(plan, found, backbone, family, size, confirmed=True)
-            results = results or rank_trials(plan, found, backbone, family, size)
+            results = results or ([] if cells else rank_trials(plan, found, backbone, family, size))
             if results:
                 chosen[family, size] = results[0]
     return chosen

@@ -55,18 +55,16 @@ def test_every_trial_of_a_plan_resolves(plan):
                 assert config.attention.name == attention
 
 
-@pytest.mark.parametrize("backbone", ["itransformer", "duet", "patchtst"])
-def test_the_protocol_toa_is_the_choice_of_the_search(backbone):
+@pytest.mark.parametrize(("backbone", "sizes"), [("itransformer", 2), ("duet", 2), ("patchtst", 1)])
+def test_the_protocol_toa_is_the_choice_of_the_search(backbone, sizes):
     chosen = choose(PLAN, read_trials(PLAN), backbone)
-    assert len(chosen) == 4
+    assert len(chosen) == 2 * sizes
     for (family, size), result in chosen.items():
         attention, *settings = result.trial.split()
         for dataset in ("ETTh2", "Exchange") if size == "small" else ("ETTm2", "Weather"):
             names: dict[str, Any] = {"dataset": dataset, "horizon": 192, "backbone": backbone, "attention": attention}
             searched = resolve("forecast", "toa-paper", changes=settings, **names)
             assert resolve("forecast", "toa", **names) == replace(searched, protocol="toa"), (family, size)
-            if family == "toa":
-                assert resolve("forecast", "toa", **names | {"attention": None}).attention.name == attention
 
 
 def test_the_protocol_toa_of_two_axis_is_the_choice_of_its_search():
@@ -138,20 +136,25 @@ def test_only_the_best_screened_trials_run_on_further_sets():
     first, second = PLAN.screen["patchtst"]
     families = {family: PLAN.trials("patchtst", family) for family in PLAN.families("patchtst")}
 
-    def rows(trials: list[str], name: str) -> dict[Any, Any]:
+    def rows(trials: list[str], name: str, cell: tuple[int, int] = PLAN.confirmed[0]) -> dict[Any, Any]:
         sizes: dict[str, Any] = {"windows": PLAN.small_below, "operators": NO_OPERATORS}
-        cells = {("patchtst", trial, name, PLAN.horizon, PLAN.seed): place for place, trial in enumerate(trials)}
-        return {cell: {"validation": 1.0 - 0.01 * place, **sizes} for cell, place in cells.items()}
+        cells = {("patchtst", trial, name, *cell): place for place, trial in enumerate(trials)}
+        return {key: {"validation": 1.0 - 0.01 * place, **sizes} for key, place in cells.items()}
 
     found = {cell: row for trials in families.values() for cell, row in rows(trials, first).items()}
     best = {trial for trials in families.values() for trial in trials[-3:]}
     lines = [line for line in PLAN.run_lines(["stage2"], found) if f"{second} --horizon 96 --backbone patchtst" in line]
     assert len(lines) == len({"softmax", *best})
     assert screened_trials(PLAN, found, "patchtst", "ETTh1") is None
-    # no choice before all of them have run
-    found |= rows(["softmax", *sorted(best)[1:]], second)
+    # no choice before all of them have run, also in the cells of the confirmation
+    ran = ["softmax", *sorted(best)]
+    found |= rows(ran[:-1], second)
     assert ("toa", "large") not in choose(PLAN, found, "patchtst")
-    found |= rows(sorted(best)[:1], second)
+    found |= rows(ran, second)
+    assert len(list(PLAN.confirm_lines(found, found))) == 2 * len(PLAN.confirm) * len(ran)
+    assert ("toa", "large") not in choose(PLAN, found, "patchtst")
+    for cell in PLAN.confirmed[1:]:
+        found |= rows(ran, first, cell) | rows(ran, second, cell)
     assert choose(PLAN, found, "patchtst")["toa", "large"].trial in best
     del found["patchtst", families["toa"][0], first, PLAN.horizon, PLAN.seed]
     assert screened_trials(PLAN, found, "patchtst", second) == []

@@ -121,8 +121,8 @@ class Task:
         Args:
             protocol: Settings of this task; None only for a task without protocols.
             dataset: A dataset that the protocol covers, or the path of a file, which gets the default settings.
-            attention: A name of `toa.nn.ATTENTIONS`, the recipe's or else the protocol's if None; must be None for a
-                model without a choice.
+            attention: A name of `toa.nn.ATTENTIONS`, the protocol's default if None; must be None for a model without
+                a choice.
             changes: Settings to change, as "key=value" with dots for nested keys: "training.epochs=3".
         """
         assert protocol is not None
@@ -133,19 +133,14 @@ class Task:
         check_choice(f"backbone of protocol {protocol.name!r}", backbone, covered)
         table = protocol.tables[backbone]
         settings = self.dataset_settings(protocol, table, dataset, **names)
-        chosen = attention
-        if chosen is None and backbones[backbone]:
-            chosen = protocol.default_attention
-        recipe: Settings = {}
+        if attention is None and backbones[backbone]:
+            attention = protocol.default_attention
+        settings = merge(settings, {"attention": protocol.attention.get(attention or "", {})})
         if "recipe" in table:
-            family = "toa" if chosen is not None and chosen.startswith("toa-") else "softmax"
+            family = "toa" if attention is not None and attention.startswith("toa-") else "softmax"
             small = self.training_windows(settings, dataset, **names) < protocol.small_below
             for size in ("all", "small" if small else "large"):
-                recipe = merge(recipe, table["recipe"].get(family, {}).get(size, {}))
-        # a recipe may name its attention, for runs that name none
-        own = recipe.get("attention", {}).pop("name", chosen)
-        attention = own if attention is None else attention
-        settings = merge(merge(settings, {"attention": protocol.attention.get(attention or "", {})}), recipe)
+                settings = merge(settings, table["recipe"].get(family, {}).get(size, {}))
         settings |= {"protocol": protocol.name, "dataset": dataset, "backbone": backbone, **names}
         if seed is not None:
             settings["seed"] = seed
