@@ -1,6 +1,7 @@
 import json
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -312,3 +313,33 @@ def test_a_backtest_with_refits_has_the_forecasts_of_models_fitted_before_each_b
         np.testing.assert_allclose(found.forecast[place], again.predict(rows[:origin]))
     with pytest.raises(ValueError, match=message("refit must be at least 1, got 0")):
         model.backtest(rows, test_size=12, refit=0)
+
+
+@pytest.mark.parametrize("rows", [4, 15])
+def test_a_column_that_begins_late_takes_nothing_from_the_others(rows) -> None:
+    """Beside it, the others were weighted on its few rows, without an interval."""
+    how: dict[str, Any] = {"interval": 0.8, "quantiles": (0.1,), "time_limit": 1e-6}
+    table = wide()
+    alone = auto(**how).fit(table)
+    table["late"] = np.where(np.arange(240) < 240 - rows, np.nan, 2.0 * table["load"])
+    with pytest.warns(UserWarning, match="'late' at .* One with few rows is forecast with the weights of the others"):
+        both = auto(**how).fit(table)
+    assert both.weights_ == pytest.approx(alone.weights_)
+    assert both.choice_.ensemble.errors == pytest.approx(alone.choice_.ensemble.errors)
+    found, expected = both.predict(), alone.predict()
+    for name in expected.columns[1:]:
+        np.testing.assert_allclose(found[name], expected[name], atol=0.1)
+    for lower, upper in (("late_lower", "late"), ("late_q0.1", "late"), ("late", "late_upper")):
+        assert (found[lower] < found[upper]).all()
+
+
+def test_the_network_reads_all_rows_beside_a_column_that_begins_late() -> None:
+    table = wide()
+    table["late"] = np.where(np.arange(240) < 225, np.nan, 2.0 * table["load"])
+    with pytest.warns(UserWarning, match="'late'"):
+        model = auto().fit(table)
+    assert "toa" in model.choice_.ensemble.errors
+    assert model.predict()["load"].to_numpy() == pytest.approx(wide(246)["load"][240:], abs=2.5)
+    # of most columns the same rows as before
+    table["late"] = np.where(np.arange(240) < 10, np.nan, table["load"])
+    assert model._read(table, None).complete(model.columns_).lengths == (230,)

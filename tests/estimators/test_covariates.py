@@ -136,3 +136,17 @@ def test_a_column_has_one_kind() -> None:
     table = pd.DataFrame({"day": DAYS, "y": NOISE, "x": NOISE})
     with pytest.raises(ValueError, match=message("a covariate must have one kind, got 'x' twice")):
         learner(covariates=["x"], past_covariates=["x"]).fit(table)
+
+
+def test_the_effect_on_a_column_that_begins_late_is_that_of_its_own_rows() -> None:
+    random = np.random.default_rng(0)
+    promo = random.random(200)
+    table = pd.DataFrame({"a": 3.0 * promo, "late": 3.0 * promo, "promo": promo}) + 0.01 * random.random((200, 3))
+    table.loc[:149, "late"] = np.nan
+    model = quick(model="auto", covariates=["promo"], season=1, time_limit=1e-6)
+    with pytest.warns(UserWarning, match="'late' at row 151"):
+        model.fit(table)
+    assert model.choice_ is not None
+    assert model.effect_ is not None
+    step = model.known_.features(None, np.array([[0.0], [1.0]])) @ model.effect_ * model.choice_.scale
+    np.testing.assert_allclose(step[1] - step[0], 3.0, rtol=0.15)

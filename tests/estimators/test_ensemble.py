@@ -30,8 +30,23 @@ def test_origins_lie_in_the_held_rows_and_leave_a_history():
     assert origins.actual(values)[0].tolist() == [95, 96, 97, 98, 99]
     assert len(origins.histories(values)[0]) == 95
     assert len(RollingOrigins.choose([5], horizon=5, share=0.5)) == 0
-    both = RollingOrigins.choose([8], horizon=4, share=0.2).per_column(2)
+    both = RollingOrigins.choose([8], horizon=4, share=0.2).per_column(np.array([[8, 8]]))
     assert (both.series.tolist(), both.back.tolist(), both.held.tolist()) == ([0, 1], [4, 4], [4, 4])
+
+
+def test_a_column_that_begins_late_has_no_part_in_the_weights():
+    origins = RollingOrigins.choose([20, 5], horizon=4, share=0.2).per_column(np.array([[20, 16, 15], [5, 4, 5]]))
+    assert origins.held.tolist() == [8, 8, 0, 4, 0, 4]
+    series = [np.arange(float(rows)) for rows in (20, 16, 2, 5, 4, 5)]
+    late = np.isnan(origins.actual(series)).all(1)
+    assert set(origins.series[late]) == {2, 4}
+    right = {"theta": origins.actual(series), "drift": np.zeros((len(origins), 4))}
+    right["theta"][late], scale = 1e9, np.array([0.0, 0.0, 1.0, 0.0, 1.0, 0.0])
+    for unit in (scale, np.ones(6)):
+        weights, errors = origins.weigh(series, right, unit)
+        assert weights["theta"] == pytest.approx(1.0)
+        assert errors["theta"] == 0.0
+    assert min(map(len, origins.histories(series))) == 1
 
 
 def test_many_series_are_validated_on_a_part_of_them():

@@ -94,7 +94,7 @@ def test_weights_and_errors_are_those_of_the_mean(network_decides):
         one._train_again = lambda networks, *_, one=one: one._average(networks)
         one.fit(rows)
         parts.append(one._network_at_origins(one._read(rows, None), origins))
-    each, series = origins.per_column(2), list(rows.T)
+    each, series = origins.per_column(np.full((1, 2), len(rows))), list(rows.T)
     _, errors = each.weigh(series, {"toa": np.mean(parts, axis=0)}, series_scale(series, 1))
     assert model.choice_.ensemble.errors["toa"] == pytest.approx(errors["toa"], rel=1e-6)
 
@@ -204,3 +204,17 @@ def test_the_page_names_the_seeds(network_decides, tmp_path):
     page = auto(seeds=2).fit(noisy()).page(tmp_path / "m.html", noisy())
     bars = [part for section in read_page(page)["sections"] for part in section["parts"] if part["kind"] == "bars"]
     assert bars[0]["rows"] == [["toa (2 seeds)", 1.0, "1"]]
+
+
+def test_a_column_that_begins_after_the_trained_rows_has_its_own_scale_without_a_second_training(
+    network_decides, monkeypatch
+):
+    """The network has seen no value of the late column, whose deviation would be 1."""
+    again = Forecaster._train_again
+    monkeypatch.setattr(Forecaster, "_train_again", lambda own, networks, panel, _: again(own, networks, panel, -1.0))
+    table = noisy()
+    table["late"] = np.where(np.arange(len(table)) < len(table) - 10, np.nan, 1e3 * table["load"])
+    with pytest.warns(UserWarning, match="'late' at"):
+        model = auto(seeds=1).fit(table)
+    assert model.scaler_["deviation"][0, 2] == pytest.approx(table["late"].std(ddof=0))
+    assert model.scaler_["mean"][0, 0] != pytest.approx(table["load"].mean(), rel=1e-9)

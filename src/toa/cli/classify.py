@@ -104,7 +104,7 @@ def classify(
 
 def _describe(cases: "Panel", name: str) -> str:
     """Sizes of the cases of a file, and the columns that were read as steps, channels and ids."""
-    from toa.data.panel import describe_columns
+    from toa.data.tables import describe_columns
 
     least, most, channels = min(cases.lengths), max(cases.lengths), len(cases.columns)
     steps = f"{most}" if least == most else f"{least} to {most}"

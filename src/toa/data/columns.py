@@ -149,8 +149,8 @@ def spells_days(column: Any) -> bool:
     return spelled_dates(column.to_numpy().astype(np.int64)) is not None
 
 
-def warn_of_late_columns(panel: Panel) -> None:
-    """Warn of columns that begin later than others."""
+def warn_of_late_columns(panel: Panel, *, alone: bool) -> None:
+    """Warn of columns that begin later than others; the network is the only method or not."""
     late: dict[str, str] = {}
     for index, begins in enumerate(panel.begins or ()):
         for place in np.flatnonzero(begins):
@@ -158,11 +158,11 @@ def warn_of_late_columns(panel: Panel) -> None:
             late.setdefault(panel.columns[place], f"{panel.columns[place]!r} at {when}")
     if late:
         shown = ", ".join(list(late.values())[:8]) + " …" * (len(late) > 8)
-        warnings.warn(
-            f"some columns begin later than others: {shown}; each is read from there on. The network and the weights "
-            "use only rows in which every column has begun: if few such rows are left, drop the late columns.",
-            stacklevel=4,
-        )
+        use = "One with few rows is forecast with the weights of the others."
+        if alone:
+            use = "The network uses only rows in which every column has begun: if few are left, drop the late columns."
+        text = f"some columns begin later than others: {shown}; each is read from there on. {use}"
+        warnings.warn(text, stacklevel=4)
 
 
 def find_order(

@@ -123,11 +123,15 @@ class Panel:
             begins = tuple(np.maximum(0, own - first) for own, first in zip(self.begins, firsts, strict=True))
         return replace(self, **cut, begins=begins)
 
-    def complete(self) -> "Panel":
-        """Each series from the row on at which all its columns have begun."""
-        if self.begins is None:
-            return self
-        return replace(self._cut([slice(int(own.max()), None) for own in self.begins]), begins=None)
+    def complete(self, columns: Sequence[str] = ()) -> "Panel":
+        """Each series from the row on at which all columns have begun, or of `columns` those with the most values."""
+        places, slices = [self.columns.index(column) for column in columns], []
+        for own, rows in zip(self.begins or (), self.lengths, strict=False):
+            free, least = own[places], np.delete(own, places).max(initial=0)
+            firsts = np.append(free[free > least], least)
+            most = ((free <= firsts[:, None]).sum(1) * (rows - firsts)).argmax()
+            slices.append(slice(int(firsts[most]), None))
+        return self._cut(slices) if slices else self
 
     def histories(
         self, columns: Sequence[str], ends: Sequence[tuple[int, int]] | None = None, most: int | None = None
@@ -141,7 +145,7 @@ class Panel:
         places = [self.columns.index(column) for column in columns]
         begins = [[0] * len(self.columns)] * len(self) if self.begins is None else [own.tolist() for own in self.begins]
         return [
-            self.values[one][max(begins[one][place], 0 if most is None else end - most) : end, place]
+            self.values[one][max(min(begins[one][place], end - 1), 0 if most is None else end - most) : end, place]
             for one, end in (enumerate(self.lengths) if ends is None else ends)
             for place in places
         ]
@@ -441,9 +445,3 @@ def by_id(ids: Any, column: str | None, count: int, name: str) -> _Groups:
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     return _Groups(names, order, np.searchsorted(codes, np.arange(len(names) + 1)), np.diff(codes) == 0)
-
-
-def describe_columns(columns: Any, most: int = 12) -> str:
-    """Column names for an error message."""
-    names = [shorten(str(column)) for column in columns]
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

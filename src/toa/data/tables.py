@@ -23,10 +23,10 @@ from jaxtyping import Bool, Float64
 
 from toa._checks import check_choice
 from toa._files import ending_of
-from toa._limits import unpacked_limit
+from toa._limits import shorten, unpacked_limit
 from toa.data.catalogue import DatasetSpec
 from toa.data.columns import find_order, is_regular, parse_dates
-from toa.data.panel import FILLS, Panel, describe_columns, make_panel, to_numbers
+from toa.data.panel import FILLS, Panel, make_panel, to_numbers
 
 # what numpy raises for damaged or forged arrays
 _DAMAGES = (
@@ -341,3 +341,9 @@ def read_content(path: Path, what: str) -> bytes:
 def _line(error: Exception) -> str:
     """The message of an error in one line."""
     return " ".join(str(error).split())
+
+
+def describe_columns(columns: Any, most: int = 12) -> str:
+    """Column names for an error message."""
+    names = [shorten(str(column)) for column in columns]
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

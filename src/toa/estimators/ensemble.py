@@ -96,20 +96,28 @@ class RollingOrigins:
         """Number of windows that do not overlap and would fill the validated rows."""
         return float(self.held[np.unique(self.series)].sum() / self.horizon)
 
-    def per_column(self, columns: int) -> "RollingOrigins":
-        """The same windows of each of C columns; column c of series s is the series s * C + c."""
+    def per_column(self, rows: Int64[np.ndarray, "s c"]) -> "RollingOrigins":
+        """The same windows of each of C columns with these rows; column c of series s is the series s * C + c.
+
+        A column that begins later than others and has fewer rows before the first origin than after it holds no rows
+        out: its windows do not count.
+        """
+        columns, held = rows.shape[1], self.held[:, None]
         series = (self.series[:, None] * columns + np.arange(columns)).ravel()
-        back, held = np.repeat(self.back, columns), np.repeat(self.held, columns)
-        return RollingOrigins(series=series, back=back, held=held, horizon=self.horizon)
+        held = np.where(rows < np.minimum(2 * held, rows.max(1, keepdims=True)), 0, held).ravel()
+        return RollingOrigins(series=series, back=np.repeat(self.back, columns), held=held, horizon=self.horizon)
 
     def histories(self, series: Series) -> list[np.ndarray]:
-        """Values before the origin of each window."""
-        return [series[one][: len(series[one]) - back] for one, back in zip(self.series, self.back, strict=True)]
+        """Values before the origin of each window, at least one."""
+        return [
+            series[one][: max(1, len(series[one]) - back)] for one, back in zip(self.series, self.back, strict=True)
+        ]
 
     def actual(self, series: Series) -> Float64[np.ndarray, "w p"]:
-        """Values (W, P) after the origins."""
-        ends = zip(self.histories(series), self.series, strict=True)
-        return np.stack([series[one][len(past) :][: self.horizon] for past, one in ends]).astype(np.float64)
+        """Values (W, P) after the origins; NaN in windows that do not count."""
+        ends, none = zip(self.series, self.back, strict=True), np.full(self.horizon, np.nan)
+        found = [series[one][-back:][: self.horizon] if self.held[one] else none for one, back in ends]
+        return np.stack(found).astype(np.float64)
 
     def weigh(
         self, series: Series, forecasts: Mapping[str, Float64[np.ndarray, "w p"]], scale: Float64[np.ndarray, " n"]
@@ -160,7 +168,7 @@ class Ensemble:
         weights, errors = origins.weigh(series, forecasts, scale)
         rows, sizes = _aligned(series), {"season": season, "horizon": horizon}
         fitted = {n: model for n in weights if (model := fit_model(n, rows, **sizes, seed=seed)) is not None}
-        measure = "MASE" if (scale[origins.series] > 0).any() else "MAE"
+        measure = "MASE" if (np.where(origins.held, scale, 0.0)[origins.series] > 0).any() else "MAE"
         mixed = weighted_mean(weights, forecasts)
         # as in the forecasts to come; these windows have no part in the weights
         exact, histories = np.flatnonzero(scale[origins.series] == 0), origins.histories(series)
@@ -194,8 +202,9 @@ def choose_weights(
     from all series depend more on the time in which they are measured. The best baseline has the more weight, the fewer
     independent windows there are and the closer its error is. For the weights, windows count as `counts` has it; in
     the returned means, once. Those whose scale is 0 or NaN are left out; if all are, the units of the data are used.
+    Windows without actual values do not count.
     """
-    usable = np.isfinite(scale) & (scale > 0)
+    usable = np.isfinite(scale) & (scale > 0) & np.isfinite(actual).any(1)
     if not usable.any():
         usable, scale = np.ones(len(scale), dtype=bool), np.ones(len(scale))
     unit = scale[usable, None]

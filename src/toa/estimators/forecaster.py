@@ -143,7 +143,7 @@ class Forecaster(ForecastNetwork):
         self.ids_, self.freq_, self.time_ = panel.ids, panel.freq, panel.time_column
         self.day_first_ = panel.day_first
         if panel.begins is not None:
-            warn_of_late_columns(panel)
+            warn_of_late_columns(panel, alone=self.model == NETWORK)
         if self.season is not None and self.season > max(panel.lengths) // 2:
             raise ValueError(
                 f"season must be at most half of the rows of the longest series, {max(panel.lengths) // 2}, got "
@@ -319,8 +319,8 @@ class Forecaster(ForecastNetwork):
     def _fit_choice(self, panel: Panel) -> None:
         """Weight the network and the baselines."""
         limit = TimeLimit(self.time_limit)
-        # the network sees only rows with all columns
-        complete = panel.complete()
+        # the network sees the rows that have the most values
+        complete = panel.complete(self.columns_)
         origins = RollingOrigins.choose(
             complete.lengths,
             horizon=self.horizon,
@@ -328,9 +328,9 @@ class Forecaster(ForecastNetwork):
             columns=len(self.columns_),
             seed=self.seed,
         )
-        each = origins.per_column(len(self.columns_))
+        rows = np.array(list(map(len, complete.histories(self.columns_)))).reshape(len(panel), -1)
+        each, series = origins.per_column(rows), panel.histories(self.columns_)
         half = TimeLimit(max(_LEAST_SECONDS, self.time_limit / 2))
-        series = panel.histories(self.columns_)
         forecasts = validate_methods(series, each, self.season_, self.seed, half)
         # the last fit of the baselines takes as long as their validation
         last_fit = limit.passed
@@ -347,7 +347,7 @@ class Forecaster(ForecastNetwork):
         self.choice_ = Choice.fit(
             panel,
             self.columns_,
-            origins,
+            each,
             season=self.season_,
             forecasts=forecasts,
             interval=self.interval,
@@ -393,14 +393,12 @@ class Forecaster(ForecastNetwork):
         new = [index for index, one in enumerate(panel.ids) if one not in known]
         if not new:
             return self
-        values = panel.take(self.columns_)
-        parts = [values[index][: stops[index]] for index in new]
-        found = self._fit_scaler(parts, list(map(len, parts)))
-        wider = copy.copy(self)
+        found, wider = self._fit_scaler(panel, stops), copy.copy(self)
         wider.ids_ = (*self.ids_, *(panel.ids[index] for index in new))
-        wider.scaler_ = {name: torch.cat([part, found[name]]) for name, part in self.scaler_.items()}
+        wider.scaler_ = {name: torch.cat([part, found[name][new]]) for name, part in self.scaler_.items()}
         if self.choice_ is not None:
-            scale = series_scale([column for part in parts for column in part.T], self.season_).reshape(len(new), -1)
+            parts = panel.histories(self.columns_, [(index, stops[index]) for index in new])
+            scale = series_scale(parts, self.season_).reshape(len(new), -1)
             wider.choice_ = self.choice_.add_series(scale, wider.scaler_["mean"].abs().numpy())
         return wider
 

@@ -168,12 +168,12 @@ class Choice:
         levels: Sequence[float],
         seed: int,
     ) -> "Choice":
-        """Choose weights at the origins of the series, and calibrate the interval there.
+        """Choose weights at the origins of all columns, and calibrate the interval there.
 
         `forecasts` has those of all methods at the origins, column by column.
         """
-        series, each = panel.histories(columns), origins.per_column(len(columns))
-        ensemble, found = Ensemble.fit(series, each, forecasts, season=season, seed=seed)
+        series = panel.histories(columns)
+        ensemble, found = Ensemble.fit(series, origins, forecasts, season=season, seed=seed)
         scale = series_scale(series, season)
         # one that is too short has the usual scale of its level; one that never changes the smallest of the others
         level = np.array([np.abs(part).mean() for part in series])
@@ -184,8 +184,8 @@ class Choice:
         counts = np.all(whole, axis=0)
         width = offsets = None
         if found is not None:
-            missed = (each.actual(series) - found).reshape(len(origins), len(columns), -1)
-            error = missed.swapaxes(1, 2) / scale[origins.series][:, None]  # (W, P, C)
+            missed = (origins.actual(series) - found) / scale.ravel()[origins.series][:, None]
+            error = _fill(missed.reshape(-1, len(columns), origins.horizon)).swapaxes(1, 2)  # (W, P, C)
             if len(levels):
                 over = (0, 1) if len(error) < _FEW_WINDOWS else 0
                 offsets = np.quantile(error, levels, axis=over, keepdims=True)[:, 0]  # (Q, 1 or P, C)
@@ -267,6 +267,14 @@ class Choice:
         if "trees" in facts:
             fitted[TREES] = BoostedTrees.from_state(named(tensors, "trees."), facts["trees"], facts["season"])
         return cls(ensemble=Ensemble(**rest, fitted=fitted), **parts)
+
+
+def _fill(error: Float64[np.ndarray, "w c p"]) -> Float64[np.ndarray, "w c p"]:
+    """Errors in which columns that do not count in a window have those of another column, each in turn."""
+    windows, columns = np.arange(len(error)), np.arange(error.shape[1])
+    turns = (windows[:, None] + columns) % len(columns)
+    first = np.take_along_axis(np.isfinite(error[:, :, 0]), turns, 1).argmax(1)
+    return np.where(np.isfinite(error), error, error[windows, turns[windows, first]][:, None])
 
 
 def to_rows(parts: Float64[np.ndarray, "w p c"]) -> Float64[np.ndarray, "rows p"]:
