@@ -311,7 +311,7 @@ def test_a_backtest_with_refits_has_the_forecasts_of_models_fitted_before_each_b
         seen = 60 + (origin - 60) // 4 * 4
         again = auto(2, time_limit=1e-9, season=1).fit(rows[:seen])
         np.testing.assert_allclose(found.forecast[place], again.predict(rows[:origin]))
-    with pytest.raises(ValueError, match=message("refit must be at least 1, got 0")):
+    with pytest.raises(ValueError, match=message("refit must be an integer of at least 1, got 0")):
         model.backtest(rows, test_size=12, refit=0)
 
 

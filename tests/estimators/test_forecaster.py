@@ -468,6 +468,7 @@ BAD_PARAMETERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "horizon": ({"horizon": 0}, ("horizon must be an integer of at least 1, got 0",)),
     "lookback": ({"lookback": 2.5}, ("lookback must be an integer", "2.5")),
     "interval": ({"interval": 1.0}, ("interval must lie in (0, 1), got 1.0",)),
+    "text": ({"interval": "0.8"}, ("interval must lie in (0, 1), got '0.8'",)),
     "quantile": ({"quantiles": (0.5, 80)}, ("quantiles[1] must lie in (0, 1), got 80",)),
     "loss": ({"loss": "rmse"}, ("unknown loss 'rmse'; known: mse, mae",)),
     "backbone": ({"backbone": "arima"}, ("unknown backbone 'arima'", "patchtst")),
@@ -517,13 +518,17 @@ def test_bad_arguments_of_predict_and_backtest_are_rejected(fitted) -> None:
         fitted.predict(horizon=7)
     with pytest.raises(ValueError, match=message("future must be None", "without covariates")):
         fitted.predict(future=wide())
-    for size in (1.5, 0, -5, len(wide())):
-        with pytest.raises(ValueError, match=message("test_size must be a share in (0, 1)", f"got {size}")):
+    for size in (1.5, 0, -5, len(wide()), "2024-01-10"):
+        with pytest.raises(ValueError, match=message("test_size must be a share in (0, 1)", f"got {size!r}; to test")):
             fitted.backtest(wide(), test_size=size)
     with pytest.raises(ValueError, match=message("the tested part", "4 of them tested")):
         fitted.backtest(wide(), test_size=4)
-    with pytest.raises(ValueError, match=message("stride must be at least 1, got 0")):
-        fitted.backtest(wide(), stride=0)
+    for stride in (0, 1.5, "2"):
+        with pytest.raises(ValueError, match=message(f"stride must be an integer of at least 1, got {stride!r}")):
+            fitted.backtest(wide(), stride=stride)
+    assert len(fitted.backtest(wide(), test_size=np.float32(0.1), stride=np.int64(2)).origins) == 10
+    with pytest.raises(ValueError, match=message("horizon must be from 1 to 6", "got '3'.")):
+        fitted.predict(horizon="3")
 
 
 def test_calendar_features_need_dates() -> None:

@@ -14,7 +14,7 @@ from jaxtyping import Float64, Int64
 from sklearn.base import clone
 from torch import Tensor
 
-from toa._checks import check_at_least
+from toa._checks import check_count
 from toa.data.frames import forecast_columns, id_column, to_native
 from toa.data.panel import Panel
 from toa.estimators.baselines import BASELINES
@@ -175,7 +175,7 @@ def forecast_with_refits(
     if every is None:
         found: Prediction = forecaster._forecast_at(panel, owners, origins)
         return found
-    check_at_least("refit", every, 1)
+    check_count("refit", every, 1)
     blocks = (origins - torch.tensor(firsts)[owners]).div(every, rounding_mode="floor")
     order, parts = [], []
     for block in blocks.unique().tolist():
@@ -191,16 +191,16 @@ def forecast_with_refits(
 
 def first_tested(panel: Panel, index: int, test_size: float | int | None, lookback: int, horizon: int) -> int:
     """First tested row of the series with this index; `test_size` as in `Forecaster.backtest`."""
-    rows = panel.lengths[index]
+    rows, whole = panel.lengths[index], hasattr(test_size, "__index__")
     if test_size is None:
         first = lookback
-    elif not 0.0 < test_size < (1.0 if isinstance(test_size, float) else rows):
+    elif not hasattr(test_size, "__float__") or not 0.0 < test_size < (rows if whole else 1.0):
         raise ValueError(
             f"test_size must be a share in (0, 1) or a number of rows below the {rows} of {panel.label(index)}, got "
-            f"{test_size}."
+            f"{test_size!r}; to test from a date on, count its rows."
         )
     else:
-        first = rows - (int(rows * test_size) if isinstance(test_size, float) else test_size)
+        first = rows - int(test_size if whole else rows * test_size)
     # all columns must have begun
     lookback += 0 if panel.begins is None else int(panel.begins[index].max())
     first = max(lookback, first)

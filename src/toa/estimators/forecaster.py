@@ -223,10 +223,10 @@ class Forecaster(ForecastNetwork):
     def _read_rows(self, data: Any, horizon: int | None) -> tuple[Panel, int]:
         """The rows before a forecast, and its number of steps."""
         self._check_fitted("asked for a forecast")
-        steps = self.horizon if horizon is None else horizon
-        if not 1 <= steps <= self.horizon:
-            remedy = f"; fit with horizon={steps}" if steps > self.horizon else ""
-            raise ValueError(f"horizon must be from 1 to {self.horizon}, the horizon of fit, got {steps}{remedy}.")
+        steps, whole = self.horizon if horizon is None else horizon, horizon is None or hasattr(horizon, "__index__")
+        if not whole or not 1 <= steps <= self.horizon:
+            remedy = f"; fit with horizon={steps}" if whole and steps > 0 else ""
+            raise ValueError(f"horizon must be from 1 to {self.horizon}, the horizon of fit, got {steps!r}{remedy}.")
         if data is None and not hasattr(self, "_tail"):
             read = 0 if self.choice_ is None else history_rows(self.season_, self.horizon)
             raise ValueError(
@@ -252,7 +252,7 @@ class Forecaster(ForecastNetwork):
             refit: Rows after which a copy is fitted again, to all rows before them; None does not fit again.
         """
         self._check_fitted("backtested")
-        check_at_least("stride", stride, 1)
+        check_count("stride", stride, 1)
         panel = self._read_fitted(data)
         names = forecast_names(self.columns_, self.quantiles, self.interval is not None)
         names += [f"{column}_actual" for column in self.columns_]

@@ -367,8 +367,8 @@ class ForecastNetwork(Estimator):
             )
         shares |= {f"quantiles[{index}]": level for index, level in enumerate(self.quantiles)}
         for name, share in shares.items():
-            if not 0.0 < share < 1.0:
-                raise ValueError(f"{name} must lie in (0, 1), got {share}.")
+            if not hasattr(share, "__float__") or not 0.0 < share < 1.0:
+                raise ValueError(f"{name} must lie in (0, 1), got {share!r}.")
 
     def _choose_architecture(self, windows: int, season: int | None, *, plain: bool) -> float:
         """Backbone, attention and settings; unset ones are chosen by data size. Returns the factor of the rate."""
