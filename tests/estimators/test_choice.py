@@ -237,6 +237,21 @@ def test_counts_are_not_negative() -> None:
     assert found["lower"].min() == 0.0
 
 
+def test_the_network_alone_does_not_forecast_negative_counts(tmp_path) -> None:
+    counts = np.random.default_rng(0).poisson(0.3, (120, 1)).astype(float)
+    table = np.concatenate([counts, counts - 0.5], 1)
+    model = quick(interval=0.8, quantiles=(0.1,), epochs=1).fit(table)
+    found = model.predict()
+    for part in found.values():
+        assert part[..., 0].min() >= 0.0
+    assert found["lower"][:, 0].min() == 0.0
+    assert found["lower"][:, 1].min() < -0.5
+    model.save(tmp_path / "m.toa")
+    np.testing.assert_array_equal(Forecaster.load(tmp_path / "m.toa").predict(table)["lower"], found["lower"])
+    assert model._add_units(model.model_).floor is not None
+    assert quick(epochs=1).fit(table - 1.0)._add_units(model.model_).floor is None
+
+
 @pytest.mark.parametrize(
     ("freq", "season"),
     [

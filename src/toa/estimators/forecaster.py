@@ -27,7 +27,7 @@ from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories, fi
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, history_rows, series_scale, validate_methods
 from toa.estimators.importance import Importance, explain_forecast, sample_rows
-from toa.estimators.intervals import Choice, Prediction, check_forecast, join_batches
+from toa.estimators.intervals import Choice, Prediction, check_forecast, find_counts, join_batches
 from toa.estimators.network import ForecastNetwork
 from toa.estimators.pages import forecast_page
 
@@ -158,6 +158,7 @@ class Forecaster(ForecastNetwork):
             held = self._fit_network(panel.complete())
             assert held is not None
             self.width_ = None if self.interval is None else self._calibrate(held, self.interval)
+            self.counts_: Tensor | None = torch.from_numpy(find_counts(panel, self.columns_))
         self._tail = panel.tail(max(self.lookback_, history_rows(self.season_, self.horizon)))
         return self
 
@@ -334,7 +335,7 @@ class Forecaster(ForecastNetwork):
         forecasts = validate_methods(series, each, self.season_, self.seed, half)
         # the last fit of the baselines takes as long as their validation
         last_fit = limit.passed
-        self.width_ = None
+        self.width_ = self.counts_ = None
         network = self._validate_network(complete, origins, _VALIDATION_TIME * (limit.left - last_fit))
         if len(origins) and (self.covariates or self.holidays):
             forecasts |= self._validate_regressions(complete, origins)
@@ -404,8 +405,8 @@ class Forecaster(ForecastNetwork):
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {f"scaler.{name}": value for name, value in self.scaler_.items()}
-        if self.width_ is not None:
-            tensors["width"] = self.width_
+        added = {"width": self.width_, "counts": self.counts_}
+        tensors |= {name: part for name, part in added.items() if part is not None}
         facts = {"columns": list(self.columns_), "ids": list(self.ids_), "known": self.known_.state()}
         tensors |= {} if self.effect_ is None else {"effect": torch.from_numpy(self.effect_)}
         facts |= {"season": self.season_, "day_first": self.day_first_}
@@ -425,12 +426,13 @@ class Forecaster(ForecastNetwork):
         assert isinstance(self.time_, str | None), "a name that is none"
         assert type(self.freq_) in (str, int, type(None)), "a frequency that is none"
         self.scaler_ = named(tensors, "scaler.")
-        self.width_ = tensors.get("width")
+        self.width_, self.counts_ = tensors.get("width"), tensors.get("counts")
         sizes = len(self.ids_), len(self.columns_)
         for name in ("mean", "std", *self.scaler_):
             check_shape(f"scaler.{name}", self.scaler_[name], "(S, C)", sizes)
-        if self.width_ is not None:
-            check_shape("width", self.width_, "(P, C)", (self.horizon, sizes[1]))
+        for name, axes, shape in (("width", "(P, C)", (self.horizon, sizes[1])), ("counts", "(C,)", sizes[1:])):
+            if name in tensors:
+                check_shape(name, tensors[name], axes, shape)
         self.effect_ = None
         if "effect" in tensors:
             check_shape("effect", tensors["effect"], "(F, C)", (self.known_.count, sizes[1]))

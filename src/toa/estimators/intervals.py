@@ -61,6 +61,7 @@ class UnitsModel(nn.Module):
         point: Index of the level that is the forecast itself.
         shown: Indices of the levels to return as quantiles.
         width: Width of the interval (P, C), in spreads; None for no interval.
+        counts: Channels (C,) whose results are at least 0, see `find_counts`; None for none.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class UnitsModel(nn.Module):
         point: int,
         shown: tuple[int, ...] = (),
         width: Tensor | None = None,
+        counts: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -80,9 +82,12 @@ class UnitsModel(nn.Module):
         self.mean: Tensor
         self.std: Tensor
         self.width: Tensor | None
+        self.floor: Tensor | None
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
         self.register_buffer("width", width)
+        floor = None if counts is None or not counts.any() else mean.new_zeros(1).where(counts.bool(), -math.inf)
+        self.register_buffer("floor", floor)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -123,6 +128,8 @@ class UnitsModel(nn.Module):
         if self.width is not None:
             half = self.width * spread(scaled).double()  # (B, P, C)
             found += ((forecast - half) * std + mean, (forecast + half) * std + mean)
+        if self.floor is not None:
+            found = tuple(part.maximum(self.floor) for part in found)
         return tuple(part.to(series.dtype) for part in found)
 
     @torch.no_grad()
@@ -180,8 +187,6 @@ class Choice:
         scale = np.where(np.isnan(scale), level * _usual_share(scale, level), scale)
         least = scale[scale > 0].min() if (scale > 0).any() else 1.0
         scale = np.maximum(scale, least).reshape(-1, len(columns))
-        whole = [(part >= 0).all(0) & (part == np.round(part)).all(0) for part in panel.take(columns)]
-        counts = np.all(whole, axis=0)
         width = offsets = None
         if found is not None:
             missed = (origins.actual(series) - found) / scale.ravel()[origins.series][:, None]
@@ -197,7 +202,7 @@ class Choice:
                 width = conformal_width(torch.from_numpy(np.abs(error)), interval).numpy()
             except ValueError as reason:
                 warnings.warn(f"the forecast has no interval of {interval}: {reason}", UserWarning, stacklevel=3)
-        return cls(ensemble=ensemble, scale=scale, width=width, offsets=offsets, counts=counts)
+        return cls(ensemble=ensemble, scale=scale, width=width, offsets=offsets, counts=find_counts(panel, columns))
 
     def combine(
         self,
@@ -267,6 +272,12 @@ class Choice:
         if "trees" in facts:
             fitted[TREES] = BoostedTrees.from_state(named(tensors, "trees."), facts["trees"], facts["season"])
         return cls(ensemble=Ensemble(**rest, fitted=fitted), **parts)
+
+
+def find_counts(panel: Panel, columns: Sequence[str]) -> Bool[np.ndarray, " c"]:
+    """Which columns hold only counts, 0, 1, 2, …: their forecasts are at least 0."""
+    whole = [(part >= 0).all(0) & (part == np.round(part)).all(0) for part in panel.take(columns)]
+    return np.asarray(np.all(whole, axis=0))
 
 
 def _fill(error: Float64[np.ndarray, "w c p"]) -> Float64[np.ndarray, "w c p"]:

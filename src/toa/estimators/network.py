@@ -421,7 +421,7 @@ class ForecastNetwork(Estimator):
     def _add_units(self, model: nn.Module) -> UnitsModel:
         shown = tuple(self._levels.index(float(level)) for level in self.quantiles)
         scaler = self.scaler_["mean"], self.scaler_["std"]
-        found = UnitsModel(model, *scaler, point=self._point, shown=shown, width=self.width_)
+        found = UnitsModel(model, *scaler, point=self._point, shown=shown, width=self.width_, counts=self.counts_)
         return found.to(next(model.parameters()).device).eval()
 
 
