@@ -150,3 +150,42 @@ def test_a_row_without_a_date_is_named_also_where_the_day_comes_first(cell, show
     found = f"must have a date in every row, got {shown} at data row 60 (1 such rows) beside dates such as '01.01.2024'"
     with pytest.raises(ValueError, match=message(found)):
         read_panel(frame, time="date")
+
+
+@pytest.mark.parametrize(("zone", "day"), [("America/Santiago", "2024-09-08"), ("Asia/Beirut", "2024-03-31")])
+def test_a_day_whose_midnight_the_clocks_skip_begins_at_their_next_time(zone, day) -> None:
+    days = pd.date_range(pd.Timestamp(day) - pd.Timedelta("8D"), periods=16)
+    read = read_panel(text(days, "%Y-%m-%d"), time_zone=zone)
+    assert (read.freq, read.times is not None) == ("D", True)
+    (times,) = read.times or ()
+    assert times[8].hour == 1
+    assert times[7].hour == times[9].hour == 0
+    # stored dates, rows before and after that day, gaps, and the forecast of it
+    stored = pd.DataFrame({"date": times, "y": np.arange(16.0)})
+    for part in (stored, stored[:9], stored[8:], stored.drop(index=[8]), stored.drop(index=[3])):
+        found = read_panel(part, missing="ffill")
+        assert (found.freq, found.times is not None) == ("D", True)
+        (own,) = found.times or ()
+        assert own.equals(times[times.get_loc(own[0]) :][: len(own)])
+    (ahead,) = read_panel(stored[:7]).next_times(4)
+    assert ahead is not None
+    assert ahead.equals(times[7:11])
+
+
+def test_a_day_whose_midnight_the_clocks_repeat_begins_at_the_first() -> None:
+    days = pd.date_range("2024-10-30", periods=8)
+    (times,) = read_panel(text(days, "%Y-%m-%d"), time_zone="America/Havana").times or ()
+    assert [str(one)[-6:] for one in times[3:6]] == ["-04:00", "-04:00", "-05:00"]
+    # a time of the day that the clocks skip or repeat is still not one
+    hours = pd.date_range("2024-11-02 12:00", periods=24, freq="h")
+    with pytest.raises(
+        ValueError, match="an hour that the clocks repeat, but only once; write dates with their offset"
+    ):
+        read_panel(text(hours, "%Y-%m-%d %H:%M"), time_zone="America/Havana")
+
+
+def test_days_at_another_time_than_midnight_stay_there_where_clocks_change() -> None:
+    days = pd.date_range("2024-09-01 01:00", periods=10, tz="America/Santiago")
+    panel = read_panel(pd.DataFrame({"date": days, "y": np.arange(10.0)}))
+    assert panel.freq == "D"
+    assert panel.next_times(1)[0] == pd.DatetimeIndex(["2024-09-11 01:00"], tz="America/Santiago")

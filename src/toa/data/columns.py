@@ -22,7 +22,7 @@ import pandas as pd
 from jaxtyping import Int64
 
 from toa._limits import shorten
-from toa.data.frequency import Frequency
+from toa.data.frequency import Frequency, to_zone_days
 from toa.data.panel import Panel, Values, fill_missing, is_number, make_panel, to_numbers
 
 # names of columns of ids
@@ -219,7 +219,7 @@ def find_order(
 
 
 def to_zone(dates: pd.DatetimeIndex, zone: str, series: Int64[np.ndarray, " t"] | None, name: str) -> pd.DatetimeIndex:
-    """Dates in a time zone; local times without offset are those of its clocks.
+    """Dates in a time zone; local times without offset are those of its clocks, days begin where its clocks begin.
 
     Its order within each series shows which of two equal hours is the first; `series` has the series of each row.
     """
@@ -229,6 +229,8 @@ def to_zone(dates: pd.DatetimeIndex, zone: str, series: Int64[np.ndarray, " t"] 
         raise ValueError(f"time_zone must be a name such as 'Europe/Rome' or 'UTC', got {zone!r}.") from None
     if dates.tz is not None:
         return dates.tz_convert(zone)
+    if (dates == dates.normalize()).all():
+        return to_zone_days(dates, zone)
     stamps = pd.DataFrame({"series": 0 if series is None else series, "time": dates})
     found = dates.tz_localize(zone, ambiguous=~stamps.duplicated().to_numpy(), nonexistent="NaT")
     alone = ~stamps.duplicated(keep=False).to_numpy()

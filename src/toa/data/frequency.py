@@ -4,6 +4,7 @@ Marks are scaled to [-0.5, 0.5] (the field's "timeF", after GluonTS).
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -76,11 +77,29 @@ def find_grid(
 
 
 def make_times(first: object, freq: Frequency, count: int) -> pd.Index:
-    """`count` stamps, beginning with the first."""
+    """`count` stamps, beginning with the first; steps of days and longer ones are those of the wall clock."""
     if isinstance(freq, int):
         assert isinstance(first, int | np.integer)
         return pd.Index(int(first) + freq * np.arange(count))
-    return pd.date_range(first, periods=count, freq=freq)
+    if getattr(first, "tzinfo", None) is None or (_fixed_step(freq) or 0) % _DAY:
+        return pd.date_range(first, periods=count, freq=freq)
+    dates = pd.DatetimeIndex([first])
+    wall = _to_wall(dates, pd.Timedelta(0))
+    return to_zone_days(pd.date_range(wall[0], periods=count, freq=freq), dates.tz)
+
+
+def to_zone_days(wall: pd.DatetimeIndex, zone: Any) -> pd.DatetimeIndex:
+    """Days in a time zone: where clocks skip their first time, from the next time on; of two equal ones, the first."""
+    return wall.tz_localize(zone, ambiguous=np.ones(len(wall), dtype=bool), nonexistent="shift_forward")
+
+
+def _to_wall(dates: pd.DatetimeIndex, usual: pd.Timedelta | None = None) -> pd.DatetimeIndex:
+    """Days on the wall clock, at their usual time, the earliest, also where clocks skip it."""
+    wall = dates.tz_localize(None)
+    if dates.tz is None:
+        return wall
+    expected = wall.normalize() + ((wall - wall.normalize()).min() if usual is None else usual)
+    return wall.where(to_zone_days(expected, dates.tz) != dates, expected)
 
 
 def clock_hint(times: pd.Index, row: int) -> str:
@@ -189,14 +208,14 @@ def _positions(
     """Position of each stamp on the grid of its series, and the index of the first stamp that is not on it."""
     step = _fixed_step(freq)
     if step is None:
-        wall = times.tz_localize(None)
+        wall = _to_wall(times)
         places = pd.date_range(wall.min(), wall.max(), freq=freq).get_indexer(wall)
         off = np.flatnonzero(places < 0)
     else:
         stamps = times.to_numpy()
         if isinstance(times, pd.DatetimeIndex):
             # days have 23 to 25 hours when clocks change: count days and longer steps on the wall clock
-            wall = times.tz_localize(None) if step % _DAY == 0 else times
+            wall = _to_wall(times) if step % _DAY == 0 else times
             unit = pd.Timedelta(1, wall.unit) // pd.Timedelta(1, "ns")
             # converting many stamps takes long
             stamps, step = (wall.asi8, step // unit) if step % unit == 0 else (wall.as_unit("ns").asi8, step)
