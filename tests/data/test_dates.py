@@ -189,3 +189,29 @@ def test_days_at_another_time_than_midnight_stay_there_where_clocks_change() -> 
     panel = read_panel(pd.DataFrame({"date": days, "y": np.arange(10.0)}))
     assert panel.freq == "D"
     assert panel.next_times(1)[0] == pd.DatetimeIndex(["2024-09-11 01:00"], tz="America/Santiago")
+
+
+@pytest.mark.parametrize(
+    ("dates", "form", "shown"),
+    [
+        (pd.date_range("2024-05-06", periods=10), "%y-%m-%d", "'24-05-06'"),
+        (pd.date_range("2024-05-06", periods=60).delete(4), "%y/%m/%d", "'24/05/06'"),
+        (HOURS, "%y-%m-%d %H:%M", "'24-01-01 00:00'"),
+        (MONTHS, "%y-%m-%d", "'17-01-01'"),
+    ],
+)
+def test_years_of_two_digits_that_come_first_are_not_read_as_days(dates, form, shown) -> None:
+    with pytest.raises(ValueError, match=message("years of four digits if they come first", shown)):
+        read_panel(text(dates, form), missing="ffill")
+    with pytest.raises(ValueError, match=message("years of four digits", "write dates as 2016-07-01.")):
+        read_panel(text(dates - pd.DateOffset(years=30), form), day_first=True)
+
+
+def test_years_of_two_digits_that_come_last_are_read_as_before() -> None:
+    for dates in (pd.date_range("2024-01-13", periods=4), pd.date_range("2023-12-25", periods=60)):
+        (times,) = read_panel(text(dates, "%d-%m-%y")).times or ()
+        assert times.tolist() == dates.tolist()
+    years = pd.date_range("2021-01-01", periods=5, freq="YS")
+    with pytest.raises(ValueError, match=message("'01-01-21'", "day_first=True or day_first=False if it does not")):
+        read_panel(text(years, "%d-%m-%y"))
+    assert read_panel(text(years, "%d-%m-%y"), day_first=True).freq == "YS"

@@ -32,7 +32,7 @@ _SORTED = 4
 # fewest rows of a table whose equal steps are no chance
 _EQUAL = 10
 # two numbers before the year, day and month in either order
-_ORDERED = re.compile(r"^\s*(\d{1,2})[/.-](\d{1,2})[/.-](?:\d{4}|\d{2})(?!\d)")
+_ORDERED = re.compile(r"^\s*(\d{1,2})[/.-](\d{1,2})[/.-](\d{4}|\d{2})(?!\d)")
 # a time without a date
 _TIME = re.compile(r"\s*\d{1,2}:\d{2}(:\d{2}([.,]\d*)?)?\s*([ap]m|z|[+-]\d{2}:?\d{2})?\s*", re.IGNORECASE)
 # first year that text may mean
@@ -90,11 +90,12 @@ def is_regular(
     time_zone: str | None = None,
     codes: Int64[np.ndarray, " t"] | None = None,
     freq: Frequency | None = None,
+    missing: str = "error",
 ) -> bool:
     """Whether the dates of each series have one frequency; `codes` has the series of each row."""
     try:
         dates = dates if time_zone is None else to_zone(dates, time_zone, codes, "dates")
-        make_panel(np.zeros((len(dates), 1)), ["0"], ids=codes, times=dates, freq=freq)
+        make_panel(np.zeros((len(dates), 1)), ["0"], ids=codes, times=dates, freq=freq, missing=missing)
     except ValueError:
         return False
     return True
@@ -169,13 +170,14 @@ def find_order(
     text: "pd.Series[str]",
     name: str,
     day_first: bool | None,
-    is_regular: Callable[[pd.DatetimeIndex], bool],
+    is_regular: Callable[..., bool],
     remedy: str = "give day_first=True or day_first=False",
 ) -> bool | None:
     """Whether the day comes first in dates such as 01/02/2015; None for dates of another form.
 
     A number above 12 decides, and `day_first` must agree with it. Else the order in which the dates are regular is
-    taken, with a warning; if both are, or none is, `day_first` must be given.
+    taken, with a warning; if both are, or none is, `day_first` must be given. Years of two digits that come first, or
+    seem to, raise ValueError.
     """
     numbers = text.astype("string").str.extract(_ORDERED)
     odd = np.flatnonzero(numbers[0].isna())
@@ -186,7 +188,13 @@ def find_order(
         )
     if numbers.empty or len(odd):
         return None
-    first, second = (numbers[place].astype(int).to_numpy() for place in (0, 1))
+    first, second, years = (*(numbers[place].astype(int).to_numpy() for place in (0, 1)), numbers[2])
+    certain, short = bool((first > 31).any()), bool((years.str.len() == 2).all())
+    if short and (certain or (day_first is None and _begins_with_year(text, name, is_regular))):
+        raise ValueError(
+            f"{name} must have years of four digits if they come first, got {text.iloc[int(first.argmax())]!r}, which "
+            f"seems to begin with a year; write dates as 2016-07-01{f', or {remedy} if it does not' * (not certain)}."
+        )
     possible = {True: bool((second <= 12).all()), False: bool((first <= 12).all())}
     wrong = {True: int((second > 12).argmax()), False: int((first > 12).argmax())}
     if not any(possible.values()):
@@ -216,6 +224,17 @@ def find_order(
     found = f"{name}: {shown!r} is read with the {which} first, because only then are the rows regular."
     warnings.warn(found, stacklevel=4)
     return regular[0]
+
+
+def _begins_with_year(text: Any, name: str, is_regular: Callable[..., bool]) -> bool:
+    """Whether rows are regular with a year of two digits first, but with it last are not, or span twice the time."""
+    spans = dict.fromkeys((None, True, False), pd.Timedelta.max)
+    for order in spans:
+        cells = text if order is not None else "20" + text.str.strip().str.replace(r"\D", "-", n=2, regex=True)
+        with suppress(ValueError):
+            dates = parse_dates(cells, name, day_first=bool(order), offsets=True)
+            spans[order] = dates.max() - dates.min() if is_regular(dates, missing="ffill") else spans[order]
+    return spans[None] < min(spans[True], spans[False]) / 2
 
 
 def to_zone(dates: pd.DatetimeIndex, zone: str, series: Int64[np.ndarray, " t"] | None, name: str) -> pd.DatetimeIndex:
