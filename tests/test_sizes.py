@@ -19,7 +19,7 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 CEILINGS = {
     ".": (550, 7),
     "cli": (2_584, 11),
-    "data": (4_144, 16),
+    "data": (4_155, 16),
     "estimators": (6_700, 23),
     "experiments": (1_824, 9),
     "integrations": (1_867, 11),

@@ -130,6 +130,10 @@ REFUSED = {
     "test": (("--horizon", 6, "--test", 2), "error: --test must lie in (0, 1), got 2"),
     "freq": (("--horizon", 6, "--freq", "5h"), "resample it, or give another --freq"),
     "missing": (("--horizon", 6, "--missing", "guess"), "error: unknown missing 'guess'"),
+    "covariate": (
+        ("--horizon", 6, "--covariate", "x"),
+        "got no table; name a file with it, for example --future plans",
+    ),
     "id": (("--horizon", 6, "--id", "who", "--test", 0.2), "error: DATA must have a column 'who'"),
 }
 
@@ -148,6 +152,16 @@ FILES = {
         "or --missing interpolate",
     ),
     "gap": (lambda frame: frame.drop(index=[50, 51]), "fill them with --missing interpolate, --missing ffill"),
+    "several series": (lambda frame: pd.concat([frame, frame]), "sort it, or give --id, if it has several series"),
+    "dates again": (
+        lambda frame: pd.concat([frame, frame]).sort_values("date"),
+        "keep one row per date, or give --id, if it has several series",
+    ),
+    "no number": (
+        lambda frame: frame.assign(load=frame["load"].astype(str).mask(frame.index == 5, "-")),
+        "got '-' in column 'load' at data row 6; correct it (1 such cells), or leave it empty for a missing value",
+    ),
+    "no values": (lambda frame: frame[["date"]], "got only ids and times; add one."),
     "two time columns": (lambda frame: frame.assign(when=frame["date"]), "name it with --time, an id column with --id"),
 }
 

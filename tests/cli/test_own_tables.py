@@ -332,3 +332,33 @@ def test_classes_that_are_numbers_are_compared_as_text_with_a_file_of_text(tmp_p
     found = pd.read_csv(tmp_path / "o.csv")["prediction"]
     assert f"23 cases of test.csv: accuracy {(found[1:] == kinds[1:]).mean():.3f}," in text
     assert "1 of 24 cases are not evaluated: their labels are not classes of the model: 'unknown' (1)." in text
+
+
+def test_a_text_file_without_names_of_columns_is_refused(tmp_path):
+    """The first row would be lost, and 1.5 be the name of a column."""
+    path = tmp_path / "a.csv"
+    path.write_text("2024-01-01,1.5\n2024-01-02,2.5\n2024-01-03,3.5\n")
+    code, text = call("forecast", path, "--horizon", 1, *QUICK)
+    assert code == 2
+    assert "must begin with the names of its columns, got '2024-01-01', '1.5'; add a first line of names." in text
+    for names in ("date,1.5", "0.5,1.5", "2024-01-01,y"):
+        path.write_text(f"{names}\n7,8\n")
+        assert len(read_frame(path)) == 1
+
+
+def test_a_covariate_that_the_data_lack_is_not_asked_of_the_future(tmp_path):
+    daily().to_csv(tmp_path / "a.csv", index=False)
+    pd.DataFrame({"day": pd.date_range("2024-03-01", periods=2), "promo": 1.0}).to_csv(tmp_path / "b.csv", index=False)
+    words = ("forecast", tmp_path / "a.csv", "--horizon", 2, "--future", tmp_path / "b.csv", *QUICK)
+    assert "error: DATA must have the covariate 'promotion', got 'y'." in call(*words, "--covariate", "promotion")[1]
+    daily().assign(other=1.0).to_csv(tmp_path / "a.csv", index=False)
+    assert "got no such column in" in (text := call(*words, "--covariate", "other")[1])
+    assert text.endswith("; add it. ")
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_horizon_of_all_rows_has_no_interval_and_states_the_remedy(tmp_path):
+    daily(5).to_csv(tmp_path / "a.csv", index=False)
+    code, text = call("forecast", tmp_path / "a.csv", "--horizon", 5, "--out", tmp_path / "b.csv", *QUICK)
+    assert code == 0
+    assert "no interval of 0.8: no series has more rows than the horizon; add rows, or shorten the horizon." in text

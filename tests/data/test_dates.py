@@ -133,13 +133,13 @@ def test_a_column_may_begin_later_than_others() -> None:
 def test_minutes_that_the_clocks_repeat_need_their_zone() -> None:
     minutes = pd.date_range("2024-10-27 00:30", periods=240, freq="min", tz="Europe/Rome")
     frame = text(minutes, "%Y-%m-%d %H:%M")
-    found = "02:00:00 after 2024-10-27 02:59:00 at data row 151; sort it; if the clocks were changed in that hour, give"
-    with pytest.raises(ValueError, match=message(found)):
+    hint = "or give id, if it has several series; if the clocks were changed in that hour, give time_zone"
+    with pytest.raises(ValueError, match=message("02:00:00 after 2024-10-27 02:59:00 at data row 151", hint)):
         read_panel(frame)
     panel = read_panel(frame, time_zone="Europe/Rome")
     assert panel.times is not None
     assert (panel.times[0] == minutes).all()
-    with pytest.raises(ValueError, match=message("at data row 101; sort it.")):
+    with pytest.raises(ValueError, match=message("at data row 101; sort it, or give id, if it has several series.")):
         read_panel(frame.iloc[[*range(100), 45, *range(100, 140)]])
 
 

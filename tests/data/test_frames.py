@@ -168,10 +168,15 @@ BAD: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         {"missing": "ffill"},
         ("data must fit into 1 GiB", "rows of a series", "to 2204-01-01 00:00:00", "correct the dates"),
     ),
+    "texts": (
+        wide().assign(a=[f"s{row % 2}" for row in range(len(wide()))]),
+        {},
+        ("only numeric columns", "'s0' in column 'a' at data row 1; give id, if the column names the series"),
+    ),
     "text": (
         off(wide(), 3, "a", "three"),
         {},
-        ("only numeric columns", "'three' in column 'a' at data row 4; give id, if the column names the series"),
+        ("only numeric columns", "'three' in column 'a' at data row 4; correct it (1 such cells), or leave it empty"),
     ),
     "infinite": (off(wide(), 3, "a", np.inf), {}, ("must be finite", "column 'a' at data row 4")),
     "missing": (off(wide(), 3, "a", np.nan), {}, ("no missing values, got 1 NaN: 1 in 'a'", "'ffill'")),

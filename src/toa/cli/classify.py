@@ -63,7 +63,7 @@ def classify(
     if model is not None and test is not None:
         raise ValueError("--test cannot be combined with --model, which classifies DATA; leave one out.")
     if model is None and test is None and save is None:
-        raise ValueError("--test or --save must be given to train, got neither.")
+        raise ValueError("--test or --save must be given to train, got neither; for example --test new.csv.")
     terminal.check_files(data, model, test)
     terminal.check_results(options, "out")
     if page is not None and model is None and test is None:

@@ -94,8 +94,8 @@ def forecast(
     given = frame = terminal.read_data(data, options)
     covariate_table = None if future is None else terminal.read_data(future, options)
     for name in (covariates or ()) if model is None else ():
-        if name not in (covariate_table if covariate_table is not None else ()):
-            found = f"no such column in {future}"
+        if covariate_table is not None and name in frame and name not in covariate_table:
+            found = f"no such column in {future}; add it"
             raise ValueError(f"--future must have the covariate {name!r} of the forecast steps, got {found}.")
 
     def check(made: Forecaster) -> None:
@@ -190,9 +190,9 @@ def _check_options(given: dict[str, Any]) -> None:
         terminal.check_share("--quantile", level)
     if given["model"] is None and given["horizon"] is None:
         raise ValueError("--horizon must be given to train, got nothing; for example --horizon 96.")
-    names = given["covariates"]
-    if given["model"] is None and names and given["future"] is None:
-        raise ValueError(f"--future must have the covariate {names[0]!r} of the forecast steps, got no table.")
+    if given["model"] is None and given["covariates"] and given["future"] is None:
+        found = f"the covariate {given['covariates'][0]!r} of the forecast steps, got no table"
+        raise ValueError(f"--future must have {found}; name a file with it, for example --future plans.csv.")
 
 
 def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFrame", *, trained: bool) -> list[str]:

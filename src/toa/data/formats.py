@@ -26,6 +26,7 @@ import pandas as pd
 
 from toa._files import check_ending, ending_of, missing_package, write_atomically
 from toa._limits import memory_budget, shorten, unpacked_limit
+from toa.data.columns import is_date
 from toa.data.panel import is_number
 from toa.data.tables import read_content, read_table
 
@@ -72,7 +73,7 @@ def read_frame(
     content = read_content(path, "a table") if kind in (None, "JSON lines") else b""
     if kind is None:
         separator = _find_separator(content := _without_excel_line(_as_utf8(content, path)), path)
-        frame = read_table(path, separator=separator, content=content)
+        _check_names(frame := read_table(path, separator=separator, content=content), path)
         first = frame.columns[0]
         counts = pd.api.types.is_integer_dtype(frame[first]) and frame[first].is_monotonic_increasing
         if first == "Unnamed: 0" and len(frame.columns) > 1 and counts and frame[first].is_unique:
@@ -124,6 +125,13 @@ def read_frame(
     # dates in the index stay there; integers without a name are those of rows that were selected
     numbered = isinstance(frame.index, pd.RangeIndex) or pd.api.types.is_integer_dtype(frame.index)
     return frame.reset_index(drop=numbered and frame.index.name is None).rename(columns=str)
+
+
+def _check_names(frame: pd.DataFrame, path: Path) -> None:
+    """Raise ValueError if the names of columns are values: a date and a number."""
+    if any(name[:1].isdigit() and is_date(name) for name in frame) and any(map(is_number, frame)):
+        shown = ", ".join(map(repr, frame.columns[:3]))
+        raise ValueError(f"{path} must begin with the names of its columns, got {shown}; add a first line of names.")
 
 
 def _check_rows(path: Path, kind: str) -> None:

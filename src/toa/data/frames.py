@@ -82,7 +82,7 @@ def read_panel(
     else:
         columns = [_column(frame, wanted, name) for wanted in values]
     if not columns:
-        raise ValueError(f"{name} must have at least one column of values, got only ids and times.")
+        raise ValueError(f"{name} must have at least one column of values, got only ids and times; add one.")
     names = list(map(str, columns))
     times, order = None, None
     if time is not None:
@@ -154,10 +154,10 @@ def read_cases(
     labels: Any = None
     if label is not None and label in frame.columns:
         labels = frame.get_column(label).to_list()
-        empty = np.flatnonzero(frame.get_column(label).is_null().to_numpy())
+        empty = np.flatnonzero(frame.get_column(label).is_null().to_numpy()) + 1
         if len(empty):
             raise ValueError(
-                f"{name} must have a label in every row, got none in column {label!r} at data row {empty[0] + 1}."
+                f"{name} must have a label in every row, got none in column {label!r} at data row {empty[0]}; add it."
             )
         frame = frame.drop(label)
     if id is not None:

@@ -348,6 +348,8 @@ def to_numbers(frame: pd.DataFrame, name: str, remedy: str = "drop the column or
                 continue
             bad = (cells.notna() & ~cells.map(is_number)) | (cells.dtype == bool)
             row = int(bad.to_numpy().argmax())
+            if 2 * int(bad.sum()) < len(bad):
+                remedy = f"correct it ({int(bad.sum())} such cells), or leave it empty for a missing value"
             raise ValueError(
                 f"{name} must have only numeric columns, got {shorten(str(cells.iloc[row]))} in column "
                 f"{shorten(str(column))} at data row {row + 1}; {remedy}."
@@ -416,7 +418,8 @@ def _check_increasing(times: pd.Index, groups: _Groups, name: str, *, allow_dupl
             last = int(wrong.argmax()) + 1
             one, row = groups.ids[int(np.searchsorted(groups.borders, last, "right")) - 1], groups.order[last] + 1
             what, kind = name if one is None else f"series {one!r} of {name}", "date" if is_dated else "step"
-            hint = ("" if one is None else ", or give two recordings different ids") + clock_hint(times, last)
+            own = "give id, if it has several series" if one is None else "give two recordings different ids"
+            hint = f", or {own}{clock_hint(times, last)}"
             if steps[last - 1] < 0:
                 raise ValueError(
                     f"{what} must be sorted by {kind}, got {times[last]} after {times[last - 1]} at data row {row}; "

@@ -198,7 +198,7 @@ class Choice:
         if interval is not None:
             try:
                 if found is None:
-                    raise ValueError("no series has more rows than the horizon after all its columns have begun")
+                    raise ValueError("no series has more rows than the horizon; add rows, or shorten the horizon.")
                 width = conformal_width(torch.from_numpy(np.abs(error)), interval).numpy()
             except ValueError as reason:
                 warnings.warn(f"the forecast has no interval of {interval}: {reason}", UserWarning, stacklevel=3)
