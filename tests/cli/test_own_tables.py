@@ -362,3 +362,14 @@ def test_a_horizon_of_all_rows_has_no_interval_and_states_the_remedy(tmp_path):
     code, text = call("forecast", tmp_path / "a.csv", "--horizon", 5, "--out", tmp_path / "b.csv", *QUICK)
     assert code == 0
     assert "no interval of 0.8: no series has more rows than the horizon; add rows, or shorten the horizon." in text
+
+
+def test_a_column_that_begins_in_the_tested_rows_is_named_before_training(tmp_path):
+    table = daily().assign(late=np.where(np.arange(60) < 50, np.nan, 1.0))
+    table.to_csv(tmp_path / "a.csv", index=False)
+    code, text = call("forecast", tmp_path / "a.csv", "--horizon", 2, "--test", 0.3, *QUICK)
+    assert code == 2
+    assert (
+        "column 'late' of data must begin before the tested rows, got its first value in row 51 and --test 0.3" in text
+    )
+    assert text.endswith("; test fewer rows, or choose the other columns with --value. ")

@@ -348,13 +348,15 @@ def test_a_column_that_begins_late_takes_nothing_from_the_others(rows) -> None:
         assert (found[lower] < found[upper]).all()
 
 
-def test_the_network_reads_all_rows_beside_a_column_that_begins_late() -> None:
+def test_the_network_reads_all_rows_beside_a_column_that_begins_late(tmp_path) -> None:
     table = wide()
     table["late"] = np.where(np.arange(240) < 225, np.nan, 2.0 * table["load"])
     with pytest.warns(UserWarning, match="'late'"):
         model = auto().fit(table)
     assert "toa" in model.choice_.ensemble.errors
     assert model.predict()["load"].to_numpy() == pytest.approx(wide(246)["load"][240:], abs=2.5)
+    model.page(tmp_path / "a.html", table)
+    assert "late" in (tmp_path / "a.html").read_text(encoding="utf-8")
     # of most columns the same rows as before
     table["late"] = np.where(np.arange(240) < 10, np.nan, table["load"])
     assert model._read(table, None).complete(model.columns_).lengths == (230,)

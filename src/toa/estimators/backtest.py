@@ -221,10 +221,17 @@ def without_last(forecaster: Any, frame: pd.DataFrame, test_size: float) -> pd.D
     if not 0.0 < test_size < 1.0:
         raise ValueError(f"the share of rows to test on must lie in (0, 1), got {test_size}.")
     panel = forecaster._read(frame, forecaster.freq)
+    kept = [rows[: len(rows) - int(len(rows) * test_size)] for rows in panel.rows]
+    for index, begins in enumerate(panel.begins or ()):
+        if begins.max() >= len(kept[index]):
+            name, row = panel.columns[int(begins.argmax())], int(begins.max()) + 1
+            raise ValueError(
+                f"column {name!r} of {panel.label(index)} must begin before the tested rows, got its first value in "
+                f"row {row} and test={test_size}; test fewer rows, or choose the other columns with values."
+            )
     for index in range(len(panel)):
         # `backtest` would raise after training; with the network alone it needs more rows before
         first_tested(panel, index, test_size, 1, forecaster.horizon)
-    kept = [rows[: len(rows) - int(len(rows) * test_size)] for rows in panel.rows]
     places = np.sort(np.concatenate(kept))
     early = frame.iloc[places[places >= 0]]
     for name, texts in panel.categories.items():

@@ -270,7 +270,8 @@ def _lags(own: Any, panel: Panel) -> Iterator[Part]:
     ends = [(rows - high, rows - low) for low, high in blocks]
     copies = draw.occluded(values, ends, values.mean(0)[:_BLOCKS])
     times = None if panel.times is None else panel.times[:1] * len(copies)
-    many = replace(panel, values=tuple(copies), ids=panel.ids[:1] * len(copies), times=times, rows=())
+    begins = None if panel.begins is None else panel.begins[:1] * len(copies)
+    many = replace(panel, values=tuple(copies), ids=panel.ids[:1] * len(copies), times=times, rows=(), begins=begins)
     forecasts = np.stack([one["forecast"] for one in _by_series(many, own.predict(many))])  # (copies, P, C)
     spread = np.where(values.std(0) > 0, values.std(0), 1.0)
     change = (np.abs(forecasts[1:] - forecasts[0]) / spread).mean(1)  # (copies - 1, C)
