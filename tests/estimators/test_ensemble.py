@@ -1,4 +1,5 @@
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from tests.estimators.test_baselines import seasonal_series
 from toa.data import DatasetNotFoundError, load_collection
 from toa.estimators import ensemble
 from toa.estimators.base import TimeLimit, weighted_mean
-from toa.estimators.baselines import BASELINES
+from toa.estimators.baselines import BASELINES, align_histories, has_season
 from toa.estimators.ensemble import (
     Ensemble,
     RollingOrigins,
@@ -233,3 +234,21 @@ def test_an_ensemble_of_baselines_is_at_most_two_per_cent_worse_than_the_best(na
 
     best = min(mase(forecast) for forecast in ensemble.members(series, list(BASELINES)).values())
     assert mase(ensemble.predict(series)) <= 1.02 * best
+
+
+def test_a_series_too_short_to_tell_has_the_season_of_the_others():
+    season = np.array([0.0, 8.0, -3.0, 4.0, -9.0, 0.0])
+    noise = np.random.default_rng(0)
+    many = [50.0 + np.tile(season, 12) + noise.normal(size=72) for _ in range(3)]
+    short = 20.0 + np.tile(season, 3)[1:15]
+    origins = RollingOrigins.choose([72] * 3 + [14], horizon=6, share=0.25, columns=1, seed=0)
+    series = [*many, short]
+    ensemble, _ = Ensemble.fit(series, origins, validate_methods(series, origins, 6, 0), season=6)
+    assert ensemble.seasonal
+    local = replace(ensemble, weights={"theta": 1.0}, fitted={})
+    np.testing.assert_allclose(local.predict(series)[3], short[-6:])
+    assert np.abs(replace(local, seasonal=False).predict(series)[3] - short[-6:]).max() > 1.0
+    # whatever series stand beside it
+    np.testing.assert_array_equal(local.predict(series)[3], local.predict(series[3:])[0])
+    plain = [noise.normal(size=72) for _ in range(3)]
+    assert not has_season(align_histories([*plain, short]), 6)

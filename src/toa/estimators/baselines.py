@@ -31,6 +31,8 @@ REGRESSIONS = {f"{name} + covariates": name for name in ("seasonal naive", "thet
 _BLOCK = 2048
 # a season is used if the autocorrelation at its lag is significant at 90 % and there are three seasons
 _SIGNIFICANCE, _SEASONS = 1.645, 3
+# with fewer seasons the test misses most seasons
+TELLING_SEASONS = 4
 # seasons to search for in data without dates, and the autocorrelation that makes one
 _TRIED_SEASONS, _LEAST_CORRELATION = (24, 12, 7, 4, 48, 52, 96), 0.3
 _LEVELS = np.concatenate(([0.01], np.linspace(0.05, 0.95, 19), [0.99]))
@@ -357,6 +359,13 @@ def _seasonal_pattern(history: History, season: int) -> tuple[np.ndarray, np.nda
     factor[seasonal] = np.where(known & positive, np.maximum(pattern / np.where(mean == 0, 1.0, mean), 0.01), 1.0)
     shift[seasonal] = np.where(known & ~positive, pattern - mean, 0.0)
     return factor, shift
+
+
+def has_season(history: History, season: int) -> bool:
+    """Whether most of the series that are long enough to tell have a season."""
+    long = np.flatnonzero(np.isfinite(history).sum(1) >= TELLING_SEASONS * season)
+    votes = [_is_seasonal(history[long[part]], season) for part in row_blocks(long)]
+    return bool(votes) and bool(np.concatenate(votes).mean() > 0.5)
 
 
 def _is_seasonal(history: History, season: int) -> Bool[np.ndarray, " n"]:

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from toa.estimators.base import TimeLimit, greedy_weights, weighted_mean
-from toa.estimators.baselines import BASELINES, LinearModel, align_histories
+from toa.estimators.baselines import BASELINES, TELLING_SEASONS, LinearModel, align_histories, has_season
 from toa.estimators.boosting import MOST_LAGS, BoostedTrees
 from toa.tasks.metrics import seasonal_error
 
@@ -137,6 +137,8 @@ class Ensemble:
         errors: Mean error at the origins, of each method and of the "ensemble"; all origins count the same.
         measure: "MASE"; "MAE" in the units of the data if the seasonal naive forecast has no error in any series.
         fitted: The linear models and the boosted trees with a weight.
+        seasonal: Whether most series have a season; then every baseline repeats the last one of a series that is too
+            short to tell.
     """
 
     season: int
@@ -145,6 +147,7 @@ class Ensemble:
     errors: Mapping[str, float]
     fitted: Mapping[str, Fitted] = field(default_factory=dict)
     measure: str = "MASE"
+    seasonal: bool = False
 
     @classmethod
     def fit(
@@ -168,6 +171,7 @@ class Ensemble:
         weights, errors = origins.weigh(series, forecasts, scale)
         rows, sizes = _aligned(series), {"season": season, "horizon": horizon}
         fitted = {n: model for n in weights if (model := fit_model(n, rows, **sizes, seed=seed)) is not None}
+        sizes["seasonal"] = has_season(rows, season)
         measure = "MASE" if (np.where(origins.held, scale, 0.0)[origins.series] > 0).any() else "MAE"
         mixed = weighted_mean(weights, forecasts)
         # as in the forecasts to come; these windows have no part in the weights
@@ -185,8 +189,14 @@ class Ensemble:
 
     def members(self, series: Series, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Forecasts (N, P) of some methods, but not of other models."""
-        known = (name for name in names if name in BASELINES or name in self.fitted)
-        return {name: _forecast(name, self.fitted.get(name), series, self.season, self.horizon) for name in known}
+        known = [name for name in names if name in BASELINES or name in self.fitted]
+        found = {name: _forecast(name, self.fitted.get(name), series, self.season, self.horizon) for name in known}
+        short = [one for one, values in enumerate(series) if len(values) < TELLING_SEASONS * self.season]
+        if self.seasonal and short:
+            last = _forecast("seasonal naive", None, [series[one] for one in short], self.season, self.horizon)
+            for name in BASELINES.keys() & found.keys():
+                found[name][short] = last
+        return found
 
 
 def choose_weights(

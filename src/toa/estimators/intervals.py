@@ -247,7 +247,7 @@ class Choice:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values to save."""
         own = self.ensemble
-        facts = {name: getattr(own, name) for name in ("season", "horizon", "measure")}
+        facts = {name: getattr(own, name) for name in ("season", "horizon", "measure", "seasonal")}
         facts |= {"weights": dict(own.weights), "errors": dict(own.errors), "linear": {}}
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         tensors = {n: torch.from_numpy(np.ascontiguousarray(part)) for n, part in arrays.items() if part is not None}
