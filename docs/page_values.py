@@ -46,12 +46,6 @@ def uea_network() -> str:
     return f"{sum(record['weights'].get('toa', 0.0) > 0 for record in records)} of the {len(records)}"
 
 
-def uea_commit() -> str:
-    """Commits of those records."""
-    records = [record for record in tables.read_records("leaderboards/uea.jsonl") if record["method"] == "toa"]
-    return ", ".join(sorted({record["commit"][:7] for record in records}))
-
-
 def uea_softmax(extreme: Callable[..., float]) -> str:
     """Our softmax against the published one under `toa-paper`, in points: of all sets, one difference."""
     theirs = {key[0]: value for key, value in tables.published("classification").items() if key[3] == "softmax"}
@@ -197,7 +191,7 @@ def all_values() -> dict[str, Callable[[], str]]:
     found["toa-better-duet-large"] = partial(wins, "duet", LARGE)
     found["uea-sets"] = lambda: str(len(tables.uea_accuracies()))
     found |= {f"uea-{name.lower()}": partial(uea_mean, name) for name in ("toa", "ROCKET", "HC2")}
-    found |= {"uea-network": uea_network, "uea-commit": uea_commit}
+    found |= {"uea-network": uea_network}
     extremes: dict[str, Any] = {"mean": statistics.fmean, "least": min, "most": max}
     found |= {f"uea-softmax-{name}": partial(uea_softmax, one) for name, one in extremes.items()}
     found |= {"primitive-sizes": primitive_sizes, "step-count": steps_measured, "two-axis-step": two_axis_step}
