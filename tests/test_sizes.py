@@ -19,8 +19,8 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 CEILINGS = {
     ".": (550, 7),
     "cli": (2_584, 11),
-    "data": (4_155, 16),
-    "estimators": (6_727, 23),
+    "data": (4_161, 16),
+    "estimators": (6_737, 23),
     "experiments": (1_824, 9),
     "integrations": (1_867, 11),
     "models": (1_677, 11),

@@ -341,6 +341,8 @@ def test_a_text_file_without_names_of_columns_is_refused(tmp_path):
     code, text = call("forecast", path, "--horizon", 1, *QUICK)
     assert code == 2
     assert "must begin with the names of its columns, got '2024-01-01', '1.5'; add a first line of names." in text
+    path.write_text("01.01.2024;1,5\n02.01.2024;2\n03.01.2024;2,5\n")
+    assert "must begin with the names" in call("forecast", path, "--horizon", 1, *QUICK)[1]
     for names in ("date,1.5", "0.5,1.5", "2024-01-01,y"):
         path.write_text(f"{names}\n7,8\n")
         assert len(read_frame(path)) == 1
@@ -370,6 +372,6 @@ def test_a_column_that_begins_in_the_tested_rows_is_named_before_training(tmp_pa
     code, text = call("forecast", tmp_path / "a.csv", "--horizon", 2, "--test", 0.3, *QUICK)
     assert code == 2
     assert (
-        "column 'late' of data must begin before the tested rows, got its first value in row 51 and --test 0.3" in text
+        "column 'late' of data must begin before the tested rows, got its first value in its row 51 and --test 0.3" in text
     )
     assert text.endswith("; test fewer rows, or choose the other columns with --value. ")

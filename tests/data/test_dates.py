@@ -3,6 +3,7 @@ import pandas as pd
 import pytest
 
 from tests.support import message
+from toa.data.columns import to_zone
 from toa.data.frames import read_panel
 
 
@@ -189,6 +190,11 @@ def test_days_at_another_time_than_midnight_stay_there_where_clocks_change() -> 
     panel = read_panel(pd.DataFrame({"date": days, "y": np.arange(10.0)}))
     assert panel.freq == "D"
     assert panel.next_times(1)[0] == pd.DatetimeIndex(["2024-09-11 01:00"], tz="America/Santiago")
+    # also beside a series of midnights, one of which the clocks skip
+    midnights = to_zone(pd.date_range("2024-09-01", periods=10), "America/Santiago", None, "data")
+    both = pd.DataFrame({"id": ["a"] * 10 + ["b"] * 10, "date": [*midnights, *days], "y": np.arange(20.0)})
+    panel = read_panel(both, id="id")
+    assert [times[-1] for times in panel.times or ()] == [midnights[-1], days[-1]]
 
 
 @pytest.mark.parametrize(

@@ -337,7 +337,7 @@ def test_a_column_that_begins_late_takes_nothing_from_the_others(rows) -> None:
     table = wide()
     alone = auto(**how).fit(table)
     table["late"] = np.where(np.arange(240) < 240 - rows, np.nan, 2.0 * table["load"])
-    with pytest.warns(UserWarning, match="'late' at .* One with few rows is forecast with the weights of the others"):
+    with pytest.warns(UserWarning, match="'late' at .* A column with few rows has the weights of the others"):
         both = auto(**how).fit(table)
     assert both.weights_ == pytest.approx(alone.weights_)
     assert both.choice_.ensemble.errors == pytest.approx(alone.choice_.ensemble.errors)
@@ -360,3 +360,17 @@ def test_the_network_reads_all_rows_beside_a_column_that_begins_late(tmp_path) -
     # of most columns the same rows as before
     table["late"] = np.where(np.arange(240) < 10, np.nan, table["load"])
     assert model._read(table, None).complete(model.columns_).lengths == (230,)
+
+
+def test_quantiles_of_few_windows_have_one_shape_and_the_mean_error_of_each_column() -> None:
+    table = wide(120)
+    table["exact"] = np.tile(np.arange(6.0), 20)
+    model = auto(quantiles=(0.1, 0.9), time_limit=1e-9, season=6).fit(table)
+    assert model.choice_ is not None
+    offsets = model.choice_.offsets
+    assert offsets is not None
+    offsets = offsets.reshape(-1, 2, 3)  # (P, Q, C)
+    first, second, exact = offsets.T
+    np.testing.assert_allclose(first / first[1], second / second[1])
+    assert (exact == 0).all()
+    assert not np.allclose(first, second)

@@ -252,3 +252,9 @@ def test_a_series_too_short_to_tell_has_the_season_of_the_others():
     np.testing.assert_array_equal(local.predict(series)[3], local.predict(series[3:])[0])
     plain = [noise.normal(size=72) for _ in range(3)]
     assert not has_season(align_histories([*plain, short]), 6)
+
+
+def test_a_series_of_which_baselines_read_only_the_end_is_not_short():
+    rows = np.random.default_rng(0).normal(size=(1, 4320)).cumsum(1)
+    model = Ensemble(season=1440, horizon=3, weights={"damped trend": 1.0}, errors={})
+    np.testing.assert_array_equal(replace(model, seasonal=True).predict(list(rows)), model.predict(list(rows)))

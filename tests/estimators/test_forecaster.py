@@ -519,7 +519,7 @@ def test_bad_arguments_of_predict_and_backtest_are_rejected(fitted) -> None:
     with pytest.raises(ValueError, match=message("future must be None", "without covariates")):
         fitted.predict(future=wide())
     for size in (1.5, 0, -5, len(wide()), "2024-01-10"):
-        with pytest.raises(ValueError, match=message("test_size must be a share in (0, 1)", f"got {size!r}; to test")):
+        with pytest.raises(ValueError, match=message("test_size must be a share in (0, 1)", f"got {size!r}")):
             fitted.backtest(wide(), test_size=size)
     with pytest.raises(ValueError, match=message("the tested part", "4 of them tested")):
         fitted.backtest(wide(), test_size=4)

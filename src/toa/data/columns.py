@@ -151,7 +151,7 @@ def spells_days(column: Any) -> bool:
 
 
 def warn_of_late_columns(panel: Panel, *, alone: bool) -> None:
-    """Warn of columns that begin later than others; the network is the only method or not."""
+    """Warn of columns that begin later than others; `alone`: the network is the only method."""
     late: dict[str, str] = {}
     for index, begins in enumerate(panel.begins or ()):
         for place in np.flatnonzero(begins):
@@ -159,7 +159,7 @@ def warn_of_late_columns(panel: Panel, *, alone: bool) -> None:
             late.setdefault(panel.columns[place], f"{panel.columns[place]!r} at {when}")
     if late:
         shown = ", ".join(list(late.values())[:8]) + " …" * (len(late) > 8)
-        use = "One with few rows is forecast with the weights of the others."
+        use = "A column with few rows has the weights of the others, and an interval that may be too narrow."
         if alone:
             use = "The network uses only rows in which every column has begun: if few are left, drop the late columns."
         text = f"some columns begin later than others: {shown}; each is read from there on. {use}"
@@ -191,9 +191,10 @@ def find_order(
     first, second, years = (*(numbers[place].astype(int).to_numpy() for place in (0, 1)), numbers[2])
     certain, short = bool((first > 31).any()), bool((years.str.len() == 2).all())
     if short and (certain or (day_first is None and _begins_with_year(text, name, is_regular))):
+        more = remedy if not certain and "day_first" in remedy else ""
         raise ValueError(
             f"{name} must have years of four digits if they come first, got {text.iloc[int(first.argmax())]!r}, which "
-            f"seems to begin with a year; write dates as 2016-07-01{f', or {remedy} if it does not' * (not certain)}."
+            f"seems to begin with a year; write dates as 2016-07-01{f', or {more} if it does not' if more else ''}."
         )
     possible = {True: bool((second <= 12).all()), False: bool((first <= 12).all())}
     wrong = {True: int((second > 12).argmax()), False: int((first > 12).argmax())}
@@ -227,7 +228,7 @@ def find_order(
 
 
 def _begins_with_year(text: Any, name: str, is_regular: Callable[..., bool]) -> bool:
-    """Whether rows are regular with a year of two digits first, but with it last are not, or span twice the time."""
+    """Whether the dates are regular as yy-mm-dd, and with the year last are irregular or span twice the time."""
     spans = dict.fromkeys((None, True, False), pd.Timedelta.max)
     for order in spans:
         cells = text if order is not None else "20" + text.str.strip().str.replace(r"\D", "-", n=2, regex=True)
@@ -238,7 +239,7 @@ def _begins_with_year(text: Any, name: str, is_regular: Callable[..., bool]) -> 
 
 
 def to_zone(dates: pd.DatetimeIndex, zone: str, series: Int64[np.ndarray, " t"] | None, name: str) -> pd.DatetimeIndex:
-    """Dates in a time zone; local times without offset are those of its clocks, days begin where its clocks begin.
+    """Dates in a time zone. Local times without offset are its clock times; a skipped midnight is the next time.
 
     Its order within each series shows which of two equal hours is the first; `series` has the series of each row.
     """

@@ -129,7 +129,9 @@ def read_frame(
 
 def _check_names(frame: pd.DataFrame, path: Path) -> None:
     """Raise ValueError if the names of columns are values: a date and a number."""
-    if any(name[:1].isdigit() and is_date(name) for name in frame) and any(map(is_number, frame)):
+    if any(name[:1].isdigit() and is_date(name) for name in frame) and any(
+        is_number(name.replace(",", ".")) for name in frame
+    ):
         shown = ", ".join(map(repr, frame.columns[:3]))
         raise ValueError(f"{path} must begin with the names of its columns, got {shown}; add a first line of names.")
 

@@ -84,21 +84,24 @@ def make_times(first: object, freq: Frequency, count: int) -> pd.Index:
     if getattr(first, "tzinfo", None) is None or (_fixed_step(freq) or 0) % _DAY:
         return pd.date_range(first, periods=count, freq=freq)
     dates = pd.DatetimeIndex([first])
-    wall = _to_wall(dates, pd.Timedelta(0))
+    wall = _to_wall(dates)
     return to_zone_days(pd.date_range(wall[0], periods=count, freq=freq), dates.tz)
 
 
 def to_zone_days(wall: pd.DatetimeIndex, zone: Any) -> pd.DatetimeIndex:
-    """Days in a time zone: where clocks skip their first time, from the next time on; of two equal ones, the first."""
+    """Local days with their zone. A time that clocks skip becomes the next one; of two equal ones the first counts."""
     return wall.tz_localize(zone, ambiguous=np.ones(len(wall), dtype=bool), nonexistent="shift_forward")
 
 
-def _to_wall(dates: pd.DatetimeIndex, usual: pd.Timedelta | None = None) -> pd.DatetimeIndex:
-    """Days on the wall clock, at their usual time, the earliest, also where clocks skip it."""
+def _to_wall(dates: pd.DatetimeIndex, inner: Bool[np.ndarray, " p"] | None = None) -> pd.DatetimeIndex:
+    """Local days without zone, at the earliest time of their series (or midnight) also where clocks skip it."""
     wall = dates.tz_localize(None)
     if dates.tz is None:
         return wall
-    expected = wall.normalize() + ((wall - wall.normalize()).min() if usual is None else usual)
+    expected = wall.normalize()
+    if inner is not None:
+        clock = pd.Series(wall - expected)
+        expected += pd.TimedeltaIndex(clock.groupby(np.cumsum(np.append(True, ~inner))).transform("min"))
     return wall.where(to_zone_days(expected, dates.tz) != dates, expected)
 
 
@@ -208,14 +211,14 @@ def _positions(
     """Position of each stamp on the grid of its series, and the index of the first stamp that is not on it."""
     step = _fixed_step(freq)
     if step is None:
-        wall = _to_wall(times)
+        wall = _to_wall(times, inner)
         places = pd.date_range(wall.min(), wall.max(), freq=freq).get_indexer(wall)
         off = np.flatnonzero(places < 0)
     else:
         stamps = times.to_numpy()
         if isinstance(times, pd.DatetimeIndex):
             # days have 23 to 25 hours when clocks change: count days and longer steps on the wall clock
-            wall = _to_wall(times) if step % _DAY == 0 else times
+            wall = _to_wall(times, inner) if step % _DAY == 0 else times
             unit = pd.Timedelta(1, wall.unit) // pd.Timedelta(1, "ns")
             # converting many stamps takes long
             stamps, step = (wall.asi8, step // unit) if step % unit == 0 else (wall.as_unit("ns").asi8, step)

@@ -124,13 +124,13 @@ class Panel:
         return replace(self, **cut, begins=begins)
 
     def complete(self, columns: Sequence[str] = ()) -> "Panel":
-        """Each series from the row on at which all columns have begun, or of `columns` those with the most values."""
+        """Each series from the row on at which all columns but `columns` have begun, and these have the most values."""
         places, slices = [self.columns.index(column) for column in columns], []
-        for own, rows in zip(self.begins or (), self.lengths, strict=False):
+        for own, rows in zip(self.begins or (), self.lengths, strict=self.begins is not None):
             free, least = own[places], np.delete(own, places).max(initial=0)
             firsts = np.append(free[free > least], least)
-            most = ((free <= firsts[:, None]).sum(1) * (rows - firsts)).argmax()
-            slices.append(slice(int(firsts[most]), None))
+            values = (free <= firsts[:, None]).sum(1) * (rows - firsts)
+            slices.append(slice(int(firsts[values.argmax()]), None))
         return self._cut(slices) if slices else self
 
     def histories(
@@ -348,8 +348,8 @@ def to_numbers(frame: pd.DataFrame, name: str, remedy: str = "drop the column or
                 continue
             bad = (cells.notna() & ~cells.map(is_number)) | (cells.dtype == bool)
             row = int(bad.to_numpy().argmax())
-            if 2 * int(bad.sum()) < len(bad):
-                remedy = f"correct it ({int(bad.sum())} such cells), or leave it empty for a missing value"
+            if 2 * (count := int(bad.sum())) < int(cells.notna().sum()):
+                remedy = f"correct it ({count} such cells), or leave it empty for a missing value; else {remedy}"
             raise ValueError(
                 f"{name} must have only numeric columns, got {shorten(str(cells.iloc[row]))} in column "
                 f"{shorten(str(column))} at data row {row + 1}; {remedy}."

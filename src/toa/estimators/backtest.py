@@ -197,7 +197,7 @@ def first_tested(panel: Panel, index: int, test_size: float | int | None, lookba
     elif not hasattr(test_size, "__float__") or not 0.0 < test_size < (rows if whole else 1.0):
         raise ValueError(
             f"test_size must be a share in (0, 1) or a number of rows below the {rows} of {panel.label(index)}, got "
-            f"{test_size!r}; to test from a date on, count its rows."
+            f"{test_size!r}{'; to test from a date on, count its rows' * isinstance(test_size, str)}."
         )
     else:
         first = rows - int(test_size if whole else rows * test_size)
@@ -227,7 +227,7 @@ def without_last(forecaster: Any, frame: pd.DataFrame, test_size: float) -> pd.D
             name, row = panel.columns[int(begins.argmax())], int(begins.max()) + 1
             raise ValueError(
                 f"column {name!r} of {panel.label(index)} must begin before the tested rows, got its first value in "
-                f"row {row} and test={test_size}; test fewer rows, or choose the other columns with values."
+                f"its row {row} and test={test_size}; test fewer rows, or choose the other columns with values."
             )
     for index in range(len(panel)):
         # `backtest` would raise after training; with the network alone it needs more rows before

@@ -31,8 +31,8 @@ REGRESSIONS = {f"{name} + covariates": name for name in ("seasonal naive", "thet
 _BLOCK = 2048
 # a season is used if the autocorrelation at its lag is significant at 90 % and there are three seasons
 _SIGNIFICANCE, _SEASONS = 1.645, 3
-# with fewer seasons the test misses most seasons
-TELLING_SEASONS = 4
+# a series with fewer seasons is too short for this test
+SEASONS_TO_TELL = 4
 # seasons to search for in data without dates, and the autocorrelation that makes one
 _TRIED_SEASONS, _LEAST_CORRELATION = (24, 12, 7, 4, 48, 52, 96), 0.3
 _LEVELS = np.concatenate(([0.01], np.linspace(0.05, 0.95, 19), [0.99]))
@@ -363,7 +363,7 @@ def _seasonal_pattern(history: History, season: int) -> tuple[np.ndarray, np.nda
 
 def has_season(history: History, season: int) -> bool:
     """Whether most of the series that are long enough to tell have a season."""
-    long = np.flatnonzero(np.isfinite(history).sum(1) >= TELLING_SEASONS * season)
+    long = np.flatnonzero(np.isfinite(history).sum(1) >= SEASONS_TO_TELL * season)
     votes = [_is_seasonal(history[long[part]], season) for part in row_blocks(long)]
     return bool(votes) and bool(np.concatenate(votes).mean() > 0.5)
 

@@ -187,7 +187,7 @@ class Covariates:
 
         Differences over a season are regressed, so that trend and season are no effect.
         """
-        x, y = [np.zeros((0, self.count))], [np.zeros((0, len(columns)))]
+        x, y = [], []
         # (C, S) rows of each column from its first value on
         known = np.reshape([len(part) for part in panel.histories(columns)], (len(panel), -1)).T
         for features, values, unit in zip(self.past(panel) or (), panel.take(columns), scale, strict=True):
@@ -198,7 +198,9 @@ class Covariates:
             part[:, self.count - self.past_count :] = 0.0
         effect = np.empty((self.count, len(columns)))
         for rows in np.unique(known, axis=0):
-            own, begins = (known == rows).all(1), [len(part) for part in x] - np.maximum(0, [0, *(rows - season)])
+            own = (known == rows).all(1)
+            # without the differences of rows before the column begins
+            begins = [len(part) - max(0, count - season) for part, count in zip(x, rows.tolist(), strict=True)]
             left, right = (np.concatenate([a[b:] for a, b in zip(parts, begins, strict=True)]) for parts in (x, y))
             ridge = max(1.0, _RIDGE * len(left)) * np.eye(self.count)
             effect[:, own] = np.linalg.solve(left.T @ left + ridge, left.T @ right[:, own])

@@ -13,14 +13,14 @@ Alphabet: N series of one column, P horizon, W windows, one per series and origi
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
 from toa.estimators.base import TimeLimit, greedy_weights, weighted_mean
-from toa.estimators.baselines import BASELINES, TELLING_SEASONS, LinearModel, align_histories, has_season
+from toa.estimators.baselines import BASELINES, SEASONS_TO_TELL, LinearModel, align_histories, has_season
 from toa.estimators.boosting import MOST_LAGS, BoostedTrees
 from toa.tasks.metrics import seasonal_error
 
@@ -99,8 +99,7 @@ class RollingOrigins:
     def per_column(self, rows: Int64[np.ndarray, "s c"]) -> "RollingOrigins":
         """The same windows of each of C columns with these rows; column c of series s is the series s * C + c.
 
-        A column that begins later than others and has fewer rows before the first origin than after it holds no rows
-        out: its windows do not count.
+        A late column with fewer rows before the first origin than after it has `held` 0: its windows do not count.
         """
         columns, held = rows.shape[1], self.held[:, None]
         series = (self.series[:, None] * columns + np.arange(columns)).ravel()
@@ -137,8 +136,8 @@ class Ensemble:
         errors: Mean error at the origins, of each method and of the "ensemble"; all origins count the same.
         measure: "MASE"; "MAE" in the units of the data if the seasonal naive forecast has no error in any series.
         fitted: The linear models and the boosted trees with a weight.
-        seasonal: Whether most series have a season; then every baseline repeats the last one of a series that is too
-            short to tell.
+        seasonal: Whether most series have a season. Then baselines repeat the last season of a series that is too short
+            to tell; the weights and `errors` are measured without this.
     """
 
     season: int
@@ -171,14 +170,14 @@ class Ensemble:
         weights, errors = origins.weigh(series, forecasts, scale)
         rows, sizes = _aligned(series), {"season": season, "horizon": horizon}
         fitted = {n: model for n in weights if (model := fit_model(n, rows, **sizes, seed=seed)) is not None}
-        sizes["seasonal"] = has_season(rows, season)
         measure = "MASE" if (np.where(origins.held, scale, 0.0)[origins.series] > 0).any() else "MAE"
         mixed = weighted_mean(weights, forecasts)
         # as in the forecasts to come; these windows have no part in the weights
         exact, histories = np.flatnonzero(scale[origins.series] == 0), origins.histories(series)
         regression = forecasts[_REGRESSION][exact] if _REGRESSION in forecasts else None
         mixed[exact] = _repeat([histories[one] for one in exact], season, mixed[exact], regression)
-        return cls(weights=weights, errors=errors, fitted=fitted, measure=measure, **sizes), mixed
+        found = cls(weights=weights, errors=errors, fitted=fitted, season=season, horizon=horizon, measure=measure)
+        return replace(found, seasonal=has_season(rows, season)), mixed
 
     def predict(
         self, series: Series, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None
@@ -191,7 +190,9 @@ class Ensemble:
         """Forecasts (N, P) of some methods, but not of other models."""
         known = [name for name in names if name in BASELINES or name in self.fitted]
         found = {name: _forecast(name, self.fitted.get(name), series, self.season, self.horizon) for name in known}
-        short = [one for one, values in enumerate(series) if len(values) < TELLING_SEASONS * self.season]
+        # longer ones are given with at most the rows that baselines read
+        least = min(SEASONS_TO_TELL * self.season, _local_rows(self.season))
+        short = [one for one, values in enumerate(series) if len(values) < least]
         if self.seasonal and short:
             last = _forecast("seasonal naive", None, [series[one] for one in short], self.season, self.horizon)
             for name in BASELINES.keys() & found.keys():

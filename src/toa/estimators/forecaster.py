@@ -394,12 +394,12 @@ class Forecaster(ForecastNetwork):
         new = [index for index, one in enumerate(panel.ids) if one not in known]
         if not new:
             return self
-        found, wider = self._fit_scaler(panel, stops), copy.copy(self)
+        places = [(index, stops[index]) for index in new]
+        found, wider = self._fit_scaler(panel, places), copy.copy(self)
         wider.ids_ = (*self.ids_, *(panel.ids[index] for index in new))
-        wider.scaler_ = {name: torch.cat([part, found[name][new]]) for name, part in self.scaler_.items()}
+        wider.scaler_ = {name: torch.cat([part, found[name]]) for name, part in self.scaler_.items()}
         if self.choice_ is not None:
-            parts = panel.histories(self.columns_, [(index, stops[index]) for index in new])
-            scale = series_scale(parts, self.season_).reshape(len(new), -1)
+            scale = series_scale(panel.histories(self.columns_, places), self.season_).reshape(len(new), -1)
             wider.choice_ = self.choice_.add_series(scale, wider.scaler_["mean"].abs().numpy())
         return wider
 

@@ -61,7 +61,7 @@ class UnitsModel(nn.Module):
         point: Index of the level that is the forecast itself.
         shown: Indices of the levels to return as quantiles.
         width: Width of the interval (P, C), in spreads; None for no interval.
-        counts: Channels (C,) whose results are at least 0, see `find_counts`; None for none.
+        counts: Mask (C,) of channels whose forecasts are at least 0, see `find_counts`; None for none.
     """
 
     def __init__(
@@ -192,9 +192,14 @@ class Choice:
             missed = (origins.actual(series) - found) / scale.ravel()[origins.series][:, None]
             error = _fill(missed.reshape(-1, len(columns), origins.horizon)).swapaxes(1, 2)  # (W, P, C)
             if len(levels):
-                over = (0, 1) if len(error) < _FEW_WINDOWS else 0
-                offsets = np.quantile(error, levels, axis=over, keepdims=True)[:, 0]  # (Q, 1 or P, C)
-                offsets = np.broadcast_to(offsets, (len(levels), *error.shape[1:])).swapaxes(0, 1)  # (P, Q, C)
+                offsets = np.quantile(error, levels, axis=0)  # (Q, P, C)
+                if len(error) < _FEW_WINDOWS:
+                    # those of the errors of all columns and steps, in mean errors of a column
+                    mean = np.abs(error).mean((0, 1))
+                    missed = error[..., mean > 0] / mean[mean > 0]
+                    shape = np.quantile(missed if missed.size else error, levels)[:, None, None]
+                    offsets = shape * np.broadcast_to(mean, offsets.shape)
+                offsets = offsets.swapaxes(0, 1)  # (P, Q, C)
         if interval is not None:
             try:
                 if found is None:
@@ -281,7 +286,7 @@ def find_counts(panel: Panel, columns: Sequence[str]) -> Bool[np.ndarray, " c"]:
 
 
 def _fill(error: Float64[np.ndarray, "w c p"]) -> Float64[np.ndarray, "w c p"]:
-    """Errors in which columns that do not count in a window have those of another column, each in turn."""
+    """Errors in which a column that does not count in a window has those of another column; the columns take turns."""
     windows, columns = np.arange(len(error)), np.arange(error.shape[1])
     turns = (windows[:, None] + columns) % len(columns)
     first = np.take_along_axis(np.isfinite(error[:, :, 0]), turns, 1).argmax(1)

@@ -142,7 +142,7 @@ class ForecastNetwork(Estimator):
             if limited is None:
                 self._average(networks)
                 # a column that did not change, or had not begun, in the trained rows
-                found, changes = self._fit_scaler(panel, panel.lengths), self.scaler_["deviation"] != 1.0
+                found, changes = self._fit_scaler(panel), self.scaler_["deviation"] != 1.0
                 self.scaler_: dict[str, Tensor] = {n: part.where(changes, found[n]) for n, part in self.scaler_.items()}
                 return
             schedules.append(limited)
@@ -180,7 +180,7 @@ class ForecastNetwork(Estimator):
         self.lookback_ = min(max(panel.lengths), max(2 * self.season_, self.horizon))
         self.schedule_ = {}
         self.known_ = self._fit_covariates(panel, panel.lengths)
-        self.scaler_ = self._fit_scaler(panel, panel.lengths)
+        self.scaler_ = self._fit_scaler(panel)
         return None
 
     def _network_at_origins(self, panel: Panel, origins: RollingOrigins) -> np.ndarray:
@@ -220,7 +220,7 @@ class ForecastNetwork(Estimator):
         These are the same unless `apart`: then those of the first half of the held-out rows, and of the second.
         """
         targets = panel.take(self.columns_)
-        self.scaler_ = self._fit_scaler(panel, borders)
+        self.scaler_ = self._fit_scaler(panel, list(enumerate(borders)))
         means, stds = self.scaler_["mean"].numpy(), self.scaler_["std"].numpy()
         scaled = [(values - mean) / std for values, mean, std in zip(targets, means, stds, strict=True)]
         # a series that is too short for a window gets rows before it: up to a horizon of windows, if it has values
@@ -241,15 +241,17 @@ class ForecastNetwork(Estimator):
         whole = values, marks, (0, len(values)), *size
         return tuple(Windows(*whole, starts=own, device=device) for own in (train, *held))
 
-    def _fit_scaler(self, panel: Panel, stops: Sequence[int]) -> dict[str, Tensor]:
-        """Mean and std (S, C) of the rows before the stops; unless the network is alone, std is the seasonal error."""
-        histories = panel.histories(self.columns_, list(enumerate(stops)))
+    def _fit_scaler(self, panel: Panel, ends: Sequence[tuple[int, int]] | None = None) -> dict[str, Tensor]:
+        """Mean and std (S, C) of series, all or before a row each; with other methods, std is the seasonal error."""
+        ends = list(enumerate(panel.lengths)) if ends is None else ends
+        histories = panel.histories(self.columns_, ends)
         parts = [part[:, None] for part in histories]
         if panel.begins is None:
-            parts = [values[:stop] for values, stop in zip(panel.take(self.columns_), stops, strict=True)]
-        scalers = [StandardScaler.fit(part, columns=self.columns_, allow_constant=True) for part in parts]
+            values = panel.take(self.columns_)
+            parts = [values[index][:stop] for index, stop in ends]
+        scalers = [StandardScaler.fit(part, allow_constant=True) for part in parts]
         arrays = {name: np.stack([getattr(one, name) for one in scalers]) for name in ("mean", "std")}
-        found = {name: torch.from_numpy(part.reshape(len(panel), -1)) for name, part in arrays.items()}
+        found = {name: torch.from_numpy(part.reshape(len(ends), -1)) for name, part in arrays.items()}
         if self.model != NETWORK:
             found["deviation"] = found["std"]
             scale = torch.from_numpy(series_scale(histories, self.season_))
