@@ -372,6 +372,7 @@ def test_a_column_that_begins_in_the_tested_rows_is_named_before_training(tmp_pa
     code, text = call("forecast", tmp_path / "a.csv", "--horizon", 2, "--test", 0.3, *QUICK)
     assert code == 2
     assert (
-        "column 'late' of data must begin before the tested rows, got its first value in its row 51 and --test 0.3" in text
+        "column 'late' of data must begin before the tested rows, got its first value in its row 51 and --test 0.3"
+        in text
     )
     assert text.endswith("; test fewer rows, or choose the other columns with --value. ")
