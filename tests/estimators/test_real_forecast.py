@@ -45,7 +45,8 @@ def test_a_user_file_is_forecast_as_well_as_by_the_protocol(tmp_path) -> None:
     assert (tmp_path / "next.png").stat().st_size > 10_000
 
     model = Forecaster.load(tmp_path / "plant.toa")
-    assert model.lookback_ == 512
+    # fourteen days
+    assert model.lookback_ == 336
     found = model.backtest(frame, test_size=0.2)
     assert found.origins.min() == ROWS - 2_880
     assert len(found.forecast) == 2_785
