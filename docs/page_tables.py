@@ -27,7 +27,7 @@ from performance_tables import TABLES as PERFORMANCE
 from performance_tables import performance_table, speed_summary, table
 from toa.experiments.paper import published_numbers
 from toa.report.tables import number
-from toa_bench.search import Plan, Trials, choose, rank_trials, read_plan, read_trials
+from toa_bench.search import Plan, Trials, choose, rank_trials, read_plan, read_trials, sized_datasets
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -166,10 +166,10 @@ def published_mse(variant: str, dataset: str, backbone: str, horizon: int) -> fl
 
 
 def recipe_gains(backbone: str) -> dict[str, float]:
-    """Gain of TOA-Softmax over softmax under `toa` by set, in percent of the geometric mean over horizons."""
+    """Gain of TOA over softmax under `toa` by set, in percent of the geometric mean over horizons."""
     from toa.report.gains import mean_over_horizons, percent_gain
 
-    ours, plain = (recipe_records(backbone)[name,] for name in ("toa-softmax", "softmax"))
+    ours, plain = (recipe_records(backbone)[name,] for name in ("toa", "softmax"))
     found = {}
     for dataset in RECIPE_SETS:
         cells = [cell for cell in ours if cell[0] == dataset]
@@ -197,7 +197,7 @@ def forecast_summary() -> str:
         "softmax, published": theirs("softmax"),
         "best TOA, published": theirs("toa-softmax", "toa-relu", "toa-gated"),
         "softmax, tuned here": ours("softmax"),
-        "TOA-Softmax, tuned here": ours("toa-softmax"),
+        "TOA-Softmax, tuned here": ours("toa"),
     }
     made = [[title, *(f"{value:.3f}" for value in values)] for title, values in rows.items()]
     gains = recipe_gains("itransformer").values()
@@ -210,10 +210,10 @@ def sor_table() -> str:
     kept, left = forecast_errors("horizon-96", "horizons"), forecast_errors("no-sor")
     horizons = (96, 192, 336, 720)
     rows = []
-    for dataset in ("ETTh1", "ETTh2"):
-        for name in ("toa-relu", "toa-gated"):
-            keys = [(dataset, "patchtst", horizon) for horizon in horizons]
-            rows.append([dataset, name, *(f"{kept[name][key][1]:.4f} / {left[name][key][1]:.4f}" for key in keys)])
+    for dataset, name in itertools.product(RECIPE_SETS, left):
+        keys = [(dataset, "patchtst", horizon) for horizon in horizons]
+        cells = [f"{kept[name][key][1]:.4f} / {left[name][key][1]:.4f}" if key in left[name] else "-" for key in keys]
+        rows += [[dataset, name, *cells]] if set(cells) != {"-"} else []
     return table(["dataset", "attention", *map(str, horizons)], rows, left=6)
 
 
@@ -457,28 +457,31 @@ def cell_of(record: Record) -> tuple[str, int]:
     return record["config"]["dataset"], record["config"]["horizon"]
 
 
+@functools.cache
 def recipe_records(backbone: str) -> dict[Any, dict[Any, list[Record]]]:
-    """Records of protocol `toa` by attention and changed settings, then by dataset and horizon."""
-    records = read_records("forecasting/toa.jsonl") + read_records("forecasting/two-axis.jsonl")
-    records = [r for r in records if (r["config"]["backbone"], r["config"]["protocol"]) == (backbone, "toa")]
-    lines = grouped(records, lambda record: (record["config"]["attention"]["name"], *changes_of(record)))
-    return {line: grouped(found, cell_of) for line, found in lines.items()}
+    """Runs with the settings of protocol `toa` by family ("softmax", "toa") and changes, then by dataset and horizon.
+
+    Runs of `toa-paper` with these settings are among them.
+    """
+    from toa.report.cells import protocol_setting
+    from toa.report.evidence import read_evidence
+
+    files = [RESULTS / "forecasting" / f"{name}.jsonl" for name in ("toa", "two-axis", "horizon-96", "horizons")]
+    runs = [run for run in read_evidence(files).runs if run.record["config"]["backbone"] == backbone]
+    found = [
+        run.record
+        for run in runs
+        if run.record["config"]["protocol"] == "toa" or run.setting == protocol_setting(run, "toa")
+    ]
+    lines = grouped(found, lambda record: (record["config"]["attention"]["name"].split("-")[0], *changes_of(record)))
+    return {line: grouped(records, cell_of) for line, records in lines.items()}
 
 
 def recipe_table(backbone: str) -> str:
-    """Protocol `toa`: `gain_table` of softmax and TOA-Softmax, and of TOA without SOR."""
+    """Protocol `toa`: `gain_table` of softmax and TOA, and of TOA without SOR."""
     errors = recipe_records(backbone)
-    lines = (("softmax",), ("toa-softmax",), ("toa-softmax", "attention.sor=false"))
+    lines = (("softmax",), ("toa",), ("toa", "attention.sor=false"))
     return gain_table(*(errors.get(line, {}) for line in lines))
-
-
-def large_patchtst_table() -> str:
-    """`gain_table` of PatchTST on large sets: softmax under `toa-paper`, and the unconfirmed trial of TOA."""
-    plain = [r for file in ("horizon-96", "horizons") for r in read_records(f"forecasting/{file}.jsonl")]
-    plain = [r for r in plain if (r["config"]["backbone"], r["config"]["attention"]["name"]) == ("patchtst", "softmax")]
-    trial = grouped(read_records("forecasting/patchtst-large.jsonl"), changes_of)
-    cells = [grouped(found, cell_of) for found in (plain, trial[()], trial["attention.sor=false",])]
-    return gain_table(*cells, title="TOA-ReLU")
 
 
 def searched_duet() -> dict[str, Cells]:
@@ -493,8 +496,8 @@ def searched_duet_table() -> str:
     return gain_table(*(found[attention] for attention in TITLES))
 
 
-def gain_table(softmax: Cells, toa: Cells, no_sor: Cells | None = None, *, title: str = "TOA-Softmax") -> str:
-    """Test MSE of softmax and TOA (`title`), TOA's change, and its change when SOR is switched off, if that was run."""
+def gain_table(softmax: Cells, toa: Cells, no_sor: Cells | None = None) -> str:
+    """Test MSE of softmax and TOA, TOA's change, and its change when SOR is switched off, if that was run."""
 
     def change(ours: list[Record], plain: list[Record], metric: str) -> float:
         return 100 * (mean_of(ours, metric) / mean_of(plain, metric) - 1)
@@ -510,7 +513,7 @@ def gain_table(softmax: Cells, toa: Cells, no_sor: Cells | None = None, *, title
             same = [record for record in ours if record["seed"] in {other["seed"] for other in left_out}]
             rows[-1].append(f"{change(left_out, same, 'mse'):+.1f} %" if left_out else "")
     means = [f"{statistics.fmean(found):+.1f} %" for found in zip(*gains, strict=True)]
-    names = ["dataset", "horizon", "softmax", title, "change", "in validation", "without SOR"]
+    names = ["dataset", "horizon", "softmax", "TOA", "change", "in validation", "without SOR"]
     rows.append(["mean", "", "", "", *means, *[""] * (no_sor is not None)])
     return table(names[: len(rows[0])], rows)
 
@@ -537,8 +540,8 @@ def two_axis_table(*settings: str) -> str:
     ]
     for backbone in ("two-axis",) if settings else NAMES:
         found = recipe_records(backbone)
-        for attention, title in TITLES.items():
-            rows.append([f"{NAMES[backbone]}, {title}", *set_means(found[attention, *settings])])
+        for family, title in {"softmax": "softmax", "toa": "TOA"}.items():
+            rows.append([f"{NAMES[backbone]}, {title}", *set_means(found[family, *settings])])
     if not settings:
         for attention, title in TITLES.items():
             rows.append([f"DUET, searched look-back, {title}", *set_means(searched_duet()[attention])])
@@ -552,15 +555,15 @@ def two_axis_table(*settings: str) -> str:
 def two_axis_ablations() -> str:
     """What a change costs the chosen two-axis with TOA at horizon 96: validation MSE / test MSE, one seed."""
     found = recipe_records("two-axis")
-    base = found["toa-softmax",]
+    base = found["toa",]
 
     def cell(change: str, dataset: str) -> str:
-        (changed,) = found["toa-softmax", change][dataset, 96]
+        (changed,) = found["toa", change][dataset, 96]
         (kept,) = (record for record in base[dataset, 96] if record["seed"] == changed["seed"])
         shown = [changed["metrics"][one] / kept["metrics"][one] - 1 for one in ("val_mse", "mse")]
         return " / ".join(f"{100 * one:+.1f} %" for one in shown)
 
-    changes = [line[1] for line, cells in found.items() if line[0] == "toa-softmax" and len(line) == 2]
+    changes = [line[1] for line, cells in found.items() if line[0] == "toa" and len(line) == 2]
     rows = [[f"`{change}`", *(cell(change, dataset) for dataset in RECIPE_SETS)] for change in changes]
     return table(["change", *RECIPE_SETS], rows)
 
@@ -614,7 +617,7 @@ def dropout_table() -> str:
     equal = grouped(read_records("forecasting/duet-dropout.jsonl"), cell_of)
     rows, changes = [], []
     for cell in sorted(equal):
-        groups = errors["softmax",][cell], equal[cell], errors["toa-softmax",][cell]
+        groups = errors["softmax",][cell], equal[cell], errors["toa",][cell]
         found = [mean_of(records, "mse") for records in groups]
         changes.append([100 * (found[2] / other - 1) for other in found[:2]])
         rows.append([*map(str, cell), *(f"{error:.4f}" for error in found), *(f"{one:+.1f} %" for one in changes[-1])])
@@ -667,6 +670,24 @@ def search_trials(name: str, datasets: list[str] | None = None, backbones: Seque
                 titles = ["trial", *sizes, *plan.datasets, "M = 0, %"]
                 parts.append(f"### {NAMES[backbone]}, {family}\n\n{table(titles, rows)}")
     return "\n\n".join(parts) or NOT_RUN
+
+
+def search_confirmed(name: str) -> str:
+    """Per backbone and size the trials of the last stage, the best first: the mean that chooses, and its new cells."""
+    plan, found = searched(name)
+    parts = []
+    for backbone, size in itertools.product(plan.backbones(), plan.sizes):
+        cells = [(data, *cell) for data in sized_datasets(plan, found, size) for cell in plan.confirmed[1:]]
+        rows = []
+        for family in plan.families(backbone):
+            for result in rank_trials(plan, found, backbone, family, size, confirmed=True):
+                pairs = [[found[backbone, one, *cell] for one in (result.trial, "softmax")] for cell in cells]
+                ratios = [plan.compared(*(row["validation"] for row in pair)) for pair in pairs]
+                rows.append([family, f"`{result.trial}`", *(f"{value:.4f}" for value in (result.means[size], *ratios))])
+        if rows:
+            titles = ["family", "trial", "mean", *(f"{data} {horizon}" for data, horizon, _ in cells)]
+            parts.append(f"### {NAMES[backbone]}, {size} sets\n\n{table(titles, rows, left=2)}")
+    return "\n\n".join(parts)
 
 
 def signed_table() -> str:
@@ -832,7 +853,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     patchtst = {"backbone": "patchtst", "horizon": 96}
     itransformer = {"backbone": "itransformer", "horizon": 96}
     found["recipe-patchtst"] = partial(first_search, datasets=SETS[:3], **patchtst)
-    found |= {"reliability": reliability_table, "patchtst-large": large_patchtst_table}
+    found |= {"reliability": reliability_table, "search-confirmed": partial(search_confirmed, "search")}
     found |= {"agreement": agreement_table, "findings": findings}
     found |= {"against-paper": against_paper, "sor-pairs": sor_pairs, "promises": promise_table}
     found["recipe-patchtst-ETTm1"] = partial(first_search, datasets=("ETTm1",), **patchtst)

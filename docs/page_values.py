@@ -9,13 +9,13 @@ import page_tables as tables
 from performance_tables import read
 from toa.report.evidence import read_evidence
 
-LARGE = ("ETTm1", "ETTm2", "Weather")
+SMALL, LARGE = ("ETTh1", "ETTh2", "Exchange"), ("ETTm1", "ETTm2", "Weather")
 
 
 def wins(backbone: str, sets: tuple[str, ...]) -> str:
-    """Cells of sets and horizons in which TOA-Softmax has a lower test error than softmax under `toa`."""
+    """Cells of sets and horizons in which TOA has a lower test error than softmax under `toa`."""
     found = tables.recipe_records(backbone)
-    ours, plain = found["toa-softmax",], found["softmax",]
+    ours, plain = found["toa",], found["softmax",]
     cells = [cell for cell in ours if cell[0] in sets]
     better = sum(tables.mean_of(ours[cell], "mse") < tables.mean_of(plain[cell], "mse") for cell in cells)
     return f"{better} of {len(cells)}"
@@ -28,9 +28,9 @@ def better_sets() -> str:
 
 
 def sor_wins(backbone: str) -> str:
-    """Pairs in which TOA-Softmax is better with SOR than without."""
+    """Pairs in which TOA is better with SOR than without."""
     found = tables.recipe_records(backbone)
-    kept, left = found["toa-softmax",], found["toa-softmax", "attention.sor=false"]
+    kept, left = found["toa",], found["toa", "attention.sor=false"]
     better = sum(tables.mean_of(kept[cell], "mse") < tables.mean_of(runs, "mse") for cell, runs in left.items())
     return f"{better} of {len(left)}"
 
@@ -189,6 +189,7 @@ def all_values() -> dict[str, Callable[[], str]]:
         found[name] = partial(trials, backbone, "classify")
     found["whole-cases"] = whole_cases
     found["toa-better-duet-large"] = partial(wins, "duet", LARGE)
+    found["toa-better-patchtst-small"] = partial(wins, "patchtst", SMALL)
     found["uea-sets"] = lambda: str(len(tables.uea_accuracies()))
     found |= {f"uea-{name.lower()}": partial(uea_mean, name) for name in ("toa", "ROCKET", "HC2")}
     found |= {"uea-network": uea_network}

@@ -190,14 +190,13 @@ def decimals(text: str) -> int:
     return len(text.partition(".")[2])
 
 
-def protocol_setting(run: Run) -> Setting | None:
-    """The setting that a run of this data set, model and attention has in its protocol; None if it has no such run."""
+def protocol_setting(run: Run, protocol: str) -> Setting | None:
+    """The setting that a run of this data set, model and attention has in a protocol; None if it has no such run."""
     config = run.record["config"]
     names = config.get("dataset"), config.get("horizon"), config.get("backbone")
-    try:
-        return _job_setting(protocol_job(run.record["task"], config["protocol"], *names, _variant(config)))
-    except (ValueError, KeyError):
-        return None
+    with suppress(ValueError, KeyError):
+        return _job_setting(protocol_job(run.record["task"], protocol, *names, _variant(config)))
+    return None
 
 
 def _variant(config: Mapping[str, Any]) -> str:
@@ -208,11 +207,12 @@ def _variant(config: Mapping[str, Any]) -> str:
 
 def departure(run: Run) -> str:
     """Why a run belongs to no cell: the settings that differ from its protocol, if they can be found."""
-    config, setting = run.record["config"], protocol_setting(run)
+    config = run.record["config"]
+    setting = protocol_setting(run, config["protocol"]) if "protocol" in config else None
     if setting is None:
         return "the paper has no such run"
-    expected, ours = flatten(json.loads(setting[1])), flatten(config)
-    names = [name for name in expected | ours if name != "seed" and expected.get(name) != ours.get(name)]
+    expected, ours = (flatten(json.loads(one)) for _, one in (setting, run.setting))
+    names = [name for name in expected | ours if expected.get(name) != ours.get(name)]
     if not names:
         return f"no table of the paper has this run of {config['protocol']}"
     return f"settings differ from {config['protocol']}: {', '.join(names)}"
@@ -284,10 +284,10 @@ def recipe_cells(evidence: Evidence) -> list[RecipeCell]:
     found: dict[tuple[str, str, str, int], dict[tuple[str, str], list[Run]]] = {}
     for run in evidence.runs:
         task, config = run.record["task"], run.record["config"]
-        protocol = config.get("protocol")
-        if task in _RECIPE_TASKS and protocol in (PAPER, RECIPE) and protocol_setting(run) == run.setting:
-            key = (task, config["backbone"], config["dataset"], config.get("horizon") or 0)
-            found.setdefault(key, {}).setdefault((protocol, _variant(config)), []).append(run)
+        for protocol in (PAPER, RECIPE) if task in _RECIPE_TASKS else ():
+            if protocol_setting(run, protocol) == run.setting:
+                key = (task, config["backbone"], config["dataset"], config.get("horizon") or 0)
+                found.setdefault(key, {}).setdefault((protocol, _variant(config)), []).append(run)
     cells = []
     for (task, backbone, dataset, horizon), runs in sorted(found.items()):
         if any(protocol == RECIPE for protocol, _ in runs):
@@ -304,4 +304,4 @@ def recipe_cells(evidence: Evidence) -> list[RecipeCell]:
 
 def is_toa(variant: str) -> bool:
     """Whether a variant is TOA with SOR."""
-    return variant.startswith("toa-") and not variant.endswith("-nosor")
+    return variant.startswith("toa") and not variant.endswith("-nosor")

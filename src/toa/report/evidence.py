@@ -28,7 +28,7 @@ _SIGNED = "signed-trials.jsonl"
 # trials that test an explanation and choose no setting
 _POOLED = "pooled-trials.jsonl"
 
-# task and config without the seed
+# task and config without the seed and the name of the protocol: equal settings are the same run under both protocols
 Setting = tuple[str, str]
 
 
@@ -110,7 +110,7 @@ def unclean(record: Mapping[str, Any]) -> str:
 
 def setting_of(task: str, config: Any) -> Setting:
     """The setting of a config."""
-    return task, _canonical({name: value for name, value in asdict(config).items() if name != "seed"})
+    return task, _canonical({k: value for k, value in asdict(config).items() if k not in ("seed", "protocol")})
 
 
 def read_records(paths: Iterable[Path]) -> list[Record]:

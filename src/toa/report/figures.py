@@ -29,6 +29,7 @@ DPI = 110
 SMALL = 8
 
 TITLES = {
+    "toa": "TOA",
     "toa-gated": "TOA-Gated",
     "toa-relu": "TOA-ReLU",
     "toa-softmax": "TOA-Softmax",

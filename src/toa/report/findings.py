@@ -253,7 +253,8 @@ def budgets(report: PaperReport) -> str:
     return (
         f"Trials that chose the settings under `{RECIPE}`, by validation error: {'; '.join(parts)}. The stage that "
         "confirmed the choice in forecasting was added after test errors of iTransformer at horizon 96 had been read, "
-        "the third stage of two-axis after its first final runs."
+        "for PatchTST on large sets after those of its first choice, the third stage of two-axis after its first final "
+        "runs."
         if parts
         else ""
     )

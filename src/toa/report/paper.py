@@ -11,7 +11,7 @@ import numpy as np
 
 from toa.experiments.paper import PublishedNumber
 from toa.report import statistics
-from toa.report.cells import Entry, RecipeCell, decimals, paper_entries, recipe_cells
+from toa.report.cells import RECIPE, Entry, RecipeCell, decimals, is_toa, paper_entries, recipe_cells
 from toa.report.evidence import Evidence, Run, read_evidence
 from toa.report.figures import svg_text
 from toa.report.operators import OPERATORS_FILE, Pictures, pictures_of, read_pictures
@@ -165,6 +165,7 @@ def contests(entries: Iterable[Entry]) -> list[Contest]:
     found = []
     for (table, backbone, protocol, metric, family), group in groups.items():
         baseline = f"{backbone}/{f'{family}-no-sor' if family else 'softmax'}"
+        group = _one_recipe(group) if protocol == RECIPE else group
         contest = Contest(table, backbone, protocol, metric, baseline, group)
         try:
             records = {run.where: run.record for entry in group for run in entry.runs}
@@ -173,6 +174,24 @@ def contests(entries: Iterable[Entry]) -> list[Contest]:
             found.append(replace(contest, scores=scores, rows=rows, notes=tuple(statistics.notes(scores, baseline))))
         except ValueError as error:
             found.append(replace(contest, notes=(str(error),)))
+    return found
+
+
+def _one_recipe(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries under `toa`, whose recipe chooses the attention by size: variants of TOA that share no cell become "toa".
+
+    Records of another protocol with the same settings count too; all get the protocol's name.
+    """
+    ours = [entry.number for entry in entries if is_toa(entry.number.variant)]
+    apart = len({(number.dataset, number.horizon) for number in ours}) == len(ours)
+    found = []
+    for entry in entries:
+        number, names = entry.number, {}
+        if apart and len({one.variant for one in ours}) > 1 and number in ours:
+            number, names = replace(number, variant="toa"), {"name": f"{number.backbone}/toa"}
+        records = [run.record | {"config": run.record["config"] | {"protocol": RECIPE}} | names for run in entry.runs]
+        runs = tuple(map(lambda run, record: replace(run, record=record), entry.runs, records))
+        found.append(replace(entry, number=number, runs=runs))
     return found
 
 

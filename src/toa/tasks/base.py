@@ -121,8 +121,8 @@ class Task:
         Args:
             protocol: Settings of this task; None only for a task without protocols.
             dataset: A dataset that the protocol covers, or the path of a file, which gets the default settings.
-            attention: A name of `toa.nn.ATTENTIONS`, the protocol's default if None; must be None for a model without
-                a choice.
+            attention: A name of `toa.nn.ATTENTIONS`, the recipe's or else the protocol's if None; must be None for a
+                model without a choice.
             changes: Settings to change, as "key=value" with dots for nested keys: "training.epochs=3".
         """
         assert protocol is not None
@@ -133,14 +133,16 @@ class Task:
         check_choice(f"backbone of protocol {protocol.name!r}", backbone, covered)
         table = protocol.tables[backbone]
         settings = self.dataset_settings(protocol, table, dataset, **names)
-        if attention is None and backbones[backbone]:
-            attention = protocol.default_attention
-        settings = merge(settings, {"attention": protocol.attention.get(attention or "", {})})
+        default = protocol.default_attention if backbones[backbone] else None
+        recipe: Settings = {}
         if "recipe" in table:
-            family = "toa" if attention is not None and attention.startswith("toa-") else "softmax"
+            family = "toa" if (attention or default or "").startswith("toa-") else "softmax"
             small = self.training_windows(settings, dataset, **names) < protocol.small_below
             for size in ("all", "small" if small else "large"):
-                settings = merge(settings, table["recipe"].get(family, {}).get(size, {}))
+                recipe = merge(recipe, table["recipe"].get(family, {}).get(size, {}))
+        named = recipe.get("attention", {}).pop("name", default)
+        attention = named if attention is None else attention
+        settings = merge(merge(settings, {"attention": protocol.attention.get(attention or "", {})}), recipe)
         settings |= {"protocol": protocol.name, "dataset": dataset, "backbone": backbone, **names}
         if seed is not None:
             settings["seed"] = seed
