@@ -810,6 +810,7 @@ def leaderboard_weights() -> str:
 
 def all_tables() -> dict[str, Callable[[], str]]:
     """Every table by name."""
+    from aims_tables import aims, gain_parts
     from page_values import against_paper, sor_pairs
 
     found: dict[str, Callable[[], str]] = {name: partial(performance_table, name) for name in PERFORMANCE}
@@ -853,6 +854,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     patchtst = {"backbone": "patchtst", "horizon": 96}
     itransformer = {"backbone": "itransformer", "horizon": 96}
     found["recipe-patchtst"] = partial(first_search, datasets=SETS[:3], **patchtst)
+    found |= {"recipe-aims": aims, "recipe-parts": gain_parts}
     found |= {"reliability": reliability_table, "search-confirmed": partial(search_confirmed, "search")}
     found |= {"agreement": agreement_table, "findings": findings}
     found |= {"against-paper": against_paper, "sor-pairs": sor_pairs, "promises": promise_table}
