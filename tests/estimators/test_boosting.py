@@ -83,6 +83,20 @@ def test_short_series_have_fewer_lags_or_no_model():
     assert BoostedTrees.fit(short[:, -2:], season=1, lookback=4) is None
 
 
+def test_forecasts_of_a_short_series_do_not_grow_without_bound():
+    steps, sizes = np.arange(400), np.arange(1, 4)[:, None]
+    noise = np.random.default_rng(0).normal(0.0, 0.3, (3, 400))
+    for step in steps[1:]:
+        noise[:, step] += 0.8 * noise[:, step - 1]
+    waves = sizes * np.sin(2 * np.pi * (steps + 3 * sizes) / 24) + np.sin(2 * np.pi * steps / 168) / 2 + noise
+    # less than one season of the second series
+    histories = align_histories([waves[0], waves[1][-20:], waves[2]])
+    found = BoostedTrees.fit(histories, season=24, lookback=168, seed=0)
+    assert found is not None
+    # without a bound far more than ten times the range of the series
+    assert np.abs(found.predict(histories, 24)[1] - waves[1][-1]).max() < np.ptp(waves[1])
+
+
 def test_a_forecaster_with_trees_is_the_same_after_saving(tmp_path, monkeypatch):
     # trees alone, so that they have a weight
     only = {"boosting": 1.0}, {"boosting": 0.5, "ensemble": 0.5}

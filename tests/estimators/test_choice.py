@@ -362,6 +362,21 @@ def test_the_network_reads_all_rows_beside_a_column_that_begins_late(tmp_path) -
     assert model._read(table, None).complete(model.columns_).lengths == (230,)
 
 
+@pytest.mark.parametrize("rows", [5, 10, 20, 40])
+def test_the_interval_of_a_column_with_few_rows_covers_about_its_share(rows) -> None:
+    steps, inside = np.arange(324), []
+    for seed in range(6):
+        noise = np.random.default_rng(seed).normal(0.0, 0.4, (3, 324))
+        waves = np.sin(2 * np.pi * (steps + 3 * np.arange(3)[:, None]) / 24) * np.array([[1.0], [2.0], [3.0]]) + noise
+        table = pd.DataFrame(waves.T, columns=["a", "late", "b"])
+        table.loc[: 300 - rows - 1, "late"] = np.nan
+        with pytest.warns(UserWarning, match="begin later"):
+            model = Forecaster(24, season=24, interval=0.8, time_limit=1e-9).fit(table[:300])
+        found, actual = model.predict(), table["late"][300:].to_numpy()
+        inside.append((found["late_lower"] <= actual) & (actual <= found["late_upper"]))
+    assert 0.65 <= np.mean(inside) <= 0.97
+
+
 def test_quantiles_of_few_windows_have_one_shape_and_the_mean_error_of_each_column() -> None:
     table = wide(120)
     table["exact"] = np.tile(np.arange(6.0), 20)

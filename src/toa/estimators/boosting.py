@@ -28,6 +28,8 @@ _BLOCK = 1_000_000
 _ONE_THREAD = 10_000_000
 # longest look-back
 MOST_LAGS = 720
+# the scale of a window grows with the forecasts in it, those of a short series without bound: largest, in first scales
+_MOST_GROWTH = 2.0
 _ARRAYS = ("roots", "lag", "threshold", "missing", "left", "right", "value")
 
 
@@ -87,9 +89,10 @@ class BoostedTrees:
     def predict(self, history: History, horizon: int) -> Forecast:
         """Forecast the steps after each series."""
         rows, steps = last_rows(history, max(self.lags, self.season)), []
+        most = _MOST_GROWTH * _scaled(rows, self.season)[2]
         for _ in range(horizon):
             inputs, before, scale = _scaled(rows, self.season)
-            steps.append(self._sum(inputs[:, -self.lags :]) * scale + before)
+            steps.append(self._sum(inputs[:, -self.lags :]) * np.minimum(scale, most) + before)
             rows = np.concatenate([rows[:, 1:], steps[-1][:, None]], 1)
         return np.stack(steps, 1)
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from toa._checks import check_shape, check_shares
 from toa.data.panel import Panel
-from toa.estimators.base import NETWORK, named
-from toa.estimators.baselines import REGRESSIONS, LinearModel
+from toa.estimators.base import NETWORK, named, weighted_mean
+from toa.estimators.baselines import REGRESSIONS, LinearModel, align_histories, seasonal_naive
 from toa.estimators.boosting import BoostedTrees
-from toa.estimators.ensemble import TREES, Ensemble, Fitted, RollingOrigins, series_scale
+from toa.estimators.ensemble import TREES, Ensemble, Fitted, RollingOrigins, Series, series_scale
 
 # "forecast" (B, P, C), and if there are any its "quantiles" (B, P, Q, C) and the bounds "lower" and "upper" (B, P, C)
 Prediction = dict[str, Tensor]
@@ -28,6 +28,8 @@ Prediction = dict[str, Tensor]
 _LEAST_SPREAD = 0.1
 # quantiles of fewer windows are taken over all steps and columns
 _FEW_WINDOWS = 40
+# windows of other series, and numbers of rows, that measure the errors of series without windows
+_CUT_WINDOWS, _CUTS = 120, 5
 # arrays of a choice in a file
 _ARRAYS = ("scale", "width", "offsets", "counts")
 
@@ -190,6 +192,8 @@ class Choice:
         width = offsets = None
         if found is not None:
             missed = (origins.actual(series) - found) / scale.ravel()[origins.series][:, None]
+            usual = _usual_share(scale.ravel(), level), float(np.nanmean(np.abs(missed)))
+            scale *= _short_growth(ensemble, series, origins, *usual).reshape(scale.shape)
             error = _fill(missed.reshape(-1, len(columns), origins.horizon)).swapaxes(1, 2)  # (W, P, C)
             if len(levels):
                 offsets = np.quantile(error, levels, axis=0)  # (Q, P, C)
@@ -277,6 +281,37 @@ class Choice:
         if "trees" in facts:
             fitted[TREES] = BoostedTrees.from_state(named(tensors, "trees."), facts["trees"], facts["season"])
         return cls(ensemble=Ensemble(**rest, fitted=fitted), **parts)
+
+
+def _short_growth(
+    ensemble: Ensemble, series: Series, origins: RollingOrigins, share: float, usual: float
+) -> Float64[np.ndarray, " n"]:
+    """How many times larger the error in scales is for a series without windows than the `usual` error; 1 for others.
+
+    Measured on other series at some of their origins, cut to as few rows. An unknown scale is the `share` of the level.
+    Networks and other models that the ensemble does not hold are left out.
+    """
+    found = np.ones(len(series))
+    short, windows = np.flatnonzero(origins.held == 0), np.flatnonzero(origins.held[origins.series])
+    if not len(short) or not len(windows) or usual <= 0:
+        return found
+    windows = windows[np.unique(np.linspace(0, len(windows) - 1, _CUT_WINDOWS).astype(int))]
+    rows = np.array([len(series[one]) for one in short])
+    counts = np.unique(np.quantile(rows, np.linspace(0, 1, _CUTS)).astype(int))
+    growth = []
+    past, actual = origins.histories(series), origins.actual(series)[windows]
+    for count in counts:
+        cut = [past[one][-max(1, count) :] for one in windows]
+        own = ensemble.members(cut, [name for name, weight in ensemble.weights.items() if weight > 0])
+        own = own or {"naive": seasonal_naive(align_histories(cut, ensemble.season), ensemble.season, origins.horizon)}
+        shares = {name: ensemble.weights.get(name) or 1.0 for name in own}
+        scale, level = series_scale(cut, ensemble.season), np.array([np.abs(part).mean() for part in cut])
+        scale = np.where(np.isnan(scale), share * level, scale)
+        error = np.abs(actual - weighted_mean(shares, own) / sum(shares.values())).mean(1)
+        usable = scale > 0
+        growth.append(max(1.0, float(np.mean(error[usable] / scale[usable]) / usual)) if usable.any() else 1.0)
+    found[short] = np.interp(rows, counts, growth)
+    return found
 
 
 def find_counts(panel: Panel, columns: Sequence[str]) -> Bool[np.ndarray, " c"]:
