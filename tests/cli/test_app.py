@@ -177,7 +177,7 @@ def test_dry_run_prints_the_settings_of_anomaly_detection():
             ("run", "--dataset", "ETTh1", "--horizon", "96", "--test-file", "x.npy"),
             ("--test-file must be left out for task 'forecast'", "got x.npy"),
         ),
-        (("demix", "--preset", "papr"), ("unknown preset 'papr'", "demo, paper")),
+        (("demix", "--preset", "papr"), ("unknown preset 'papr'", "demo, paper, toa")),
         (("demix", "--attention", "flash"), ("unknown attention 'flash'", "toa-gated")),
         (("demix", "--steps", "0"), ("steps must be at least 1, got 0",)),
         (("demix", "--device", "tpuu"), ("device must be auto", "'tpuu'")),

@@ -10,7 +10,8 @@ from tests.support import message
 from toa.data import HarmonicDemixing
 from toa.nn import AttentionSpec
 from toa.tasks import DemixingConfig, train_demixer
-from toa.tasks.demixing import demix, frequency_response, held_out_signals, oracle_estimates, regime_errors
+from toa.tasks.config import Protocol
+from toa.tasks.demixing import DEMIXING, demix, frequency_response, held_out_signals, oracle_estimates, regime_errors
 
 
 def small(name: str = "toa-gated", *, steps: int = 3, seed: int = 1) -> DemixingConfig:
@@ -51,6 +52,23 @@ def test_test_signals_are_not_training_signals():
         generator = torch.Generator().manual_seed(1 * 1_000_003 + step)
         seen = small().signals.sample(8, generator=generator)
         assert torch.cdist(batch.clean, seen.clean).min() > 1e-4
+
+
+def test_a_run_without_test_measures_other_signals_and_names_its_errors_so():
+    config, held = small(), held_out_signals(small())
+    model = train_demixer(config)[0]
+    other = replace(config, test=False)
+    assert held_out_signals(other).checksum != held.checksum
+    assert DEMIXING.evaluate(config, model, held).metrics == regime_errors(demix(model, held.noisy), held)
+    found = DEMIXING.evaluate(other, model, held_out_signals(other)).metrics
+    assert {*found} == {"val_mse", "val_mse_0", "val_mse_1", "val_mse_2"}
+
+
+def test_a_protocol_may_have_settings_of_one_attention():
+    tables = {"default": {"steps": 5, "learning_rate": 1e-3}, "softmax": {"learning_rate": 2e-3}}
+    protocol = Protocol(name="own", about="", tables=tables, attention={"softmax": {}, "toa-gated": {"sor": False}})
+    softmax, gated = (DEMIXING.resolve(protocol, attention=name) for name in ("softmax", "toa-gated"))
+    assert (softmax.learning_rate, gated.learning_rate, gated.attention.sor) == (2e-3, 1e-3, False)
 
 
 def test_errors_are_means_over_signals_and_regimes():
