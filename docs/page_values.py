@@ -35,6 +35,13 @@ def sor_wins(backbone: str) -> str:
     return f"{better} of {len(left)}"
 
 
+def demixing_gain() -> str:
+    """Gain of TOA-Gated over softmax in demixing under `toa`, in percent of the error, mean over seeds."""
+    found = tables.tuned_demixing_errors()
+    pairs = [(found["softmax"][seed], error) for seed, error in found["toa-gated-no-sor"].items()]
+    return f"{statistics.fmean(100 * (1 - ours / plain) for plain, ours in pairs):.0f}"
+
+
 def uea_mean(name: str) -> str:
     """Mean accuracy over the sets of the leaderboard, in percent."""
     return f"{100 * statistics.fmean(own[name] for own in tables.uea_accuracies().values()):.1f}"
@@ -199,5 +206,6 @@ def all_values() -> dict[str, Callable[[], str]]:
     found["gated-over-softmax"] = partial(step_ratio, "toa-gated", "softmax")
     for case in ("patchtst-128", "patchtst-16"):
         found[f"cpu-{case}"] = partial(step_ratio, "toa-gated", "peer", "training_step_cpu", case)
+    found["demixing-gain"] = demixing_gain
     found["first-run"] = partial(run_seconds, "ours, toa-gated, first run")
     return found

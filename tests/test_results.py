@@ -15,9 +15,11 @@ from scipy.stats import mannwhitneyu, wilcoxon
 import page_tables
 import page_values
 from page_tables import accuracies, demixing_errors, forecast_errors, published, published_mse, read_records, variant_of
-from tests.support import ROOT
+from tests.support import ROOT, load_script
 from toa.data import DATASETS, load_forecast
 from toa.estimators.baselines import BASELINES
+from toa.experiments.protocols import load_protocol, resolve
+from toa.experiments.records import config_hash
 from toa.models import BACKBONES
 from toa.nn import ReversibleInstanceNorm
 from toa.report.evidence import unclean
@@ -111,6 +113,30 @@ def test_without_regularization_every_seed_of_gated_demixing_is_below_softmax():
     assert len(found["toa-gated-no-sor"]) == 6
 
 
+def test_the_settings_of_demixing_are_those_with_the_lowest_validation_error():
+    script = load_script("benchmarks/search_demixing.py")
+    records = read_records("demixing/search.jsonl")
+    assert all({*record["metrics"]} == {"val_mse", "val_mse_0", "val_mse_1", "val_mse_2"} for record in records)
+    errors = {record["config_hash"]: record["metrics"]["val_mse"] for record in records}
+    # the page reads them in the order of the plan
+    assert list(errors) == [config_hash(script.config_of(trial)) for trial in script.TRIALS]
+    assert len({len(family) for family in script.PLAN["trials"].values()}) == 1
+    for attention, family in zip(("softmax", "toa-gated"), script.PLAN["trials"].values(), strict=True):
+        best = min(map(script.config_of, family), key=lambda config: errors[config_hash(config)])
+        chosen = resolve("demixing", "toa", attention=attention, seed=script.PLAN["seed"], changes=["test=false"])
+        assert best == chosen
+
+
+def test_tuned_demixing_is_better_with_toa_for_every_seed():
+    found = page_tables.tuned_demixing_errors()
+    softmax, ours = found["softmax"], found["toa-gated-no-sor"]
+    assert set(softmax) == set(ours) == set(load_protocol("demixing", "toa").seeds)
+    assert all(ours[seed] < softmax[seed] for seed in ours)
+    for record in read_records("demixing/toa.jsonl"):
+        config = resolve("demixing", "toa", attention=record["config"]["attention"]["name"], seed=record["seed"])
+        assert record["config_hash"] == config_hash(config)
+
+
 def test_demixing_runs_share_their_test_signals_and_name_their_command():
     records = [json.loads(path.read_text()) for path in (ROOT / "results" / "demixing").glob("*.json")]
     assert len({record["data_checksum"] for record in records}) == 1
@@ -139,9 +165,13 @@ def test_every_forecast_cell_has_its_seeds_of_one_device():
     assert len(counts) == 72
     for (backbone, horizon, dataset), count in counts.items():
         seeds = 3 if dataset in page_tables.SETS[:3] and (backbone != "duet" or horizon == 96) else 1
-        assert count == 4 * seeds
+        if backbone == "itransformer" and seeds == 1:
+            seeds = 3 if (dataset, horizon) in {("ETTm1", 96), ("ETTm1", 192)} else 2
+        # softmax of PatchTST has the settings of `toa` on large sets
+        more = 2 if (backbone, horizon, dataset) == ("patchtst", 96, "ETTm2") else 0
+        assert count == 4 * seeds + more
     without = read_records("forecasting/no-sor.jsonl")
-    assert len(without) == 64
+    assert len(without) == 72
     assert not any(record["config"]["attention"]["sor"] for record in without)
     for name in ("other-protocols", "subsets"):
         parts = [record["subset_of"] is not None for record in read_records(f"forecasting/{name}.jsonl")]
@@ -177,7 +207,7 @@ def test_forecasts_reach_the_published_errors():
         ("ETTh1", "patchtst", 720),
         ("ETTh2", "patchtst", 192),
         ("ETTh1", "itransformer", 720),
-        ("ETTm1", "itransformer", 336),
+        ("ETTm1", "itransformer", 96),
         ("ETTm1", "itransformer", 720),
     }
 
@@ -283,7 +313,7 @@ def test_every_classification_cell_has_three_seeds_of_one_device(protocol):
     records = read_records(f"classification/{protocol}.jsonl")
     assert {record["device"] for record in records} == {"NVIDIA H200"}
     cells = {(variant_of(r), r["config"]["dataset"], r["seed"]) for r in records}
-    sets = 19 if protocol == "toa-paper" else 12
+    sets = 21 if protocol == "toa-paper" else 12
     assert len(cells) == len(records) == sets * 7 * 3
     assert {seed for _, _, seed in cells} == {2024, 2025, 2026}
     assert {r["config"]["evaluation"] == "strict" for r in records} == {protocol == "toa-paper"}
@@ -293,12 +323,15 @@ def test_every_classification_cell_has_three_seeds_of_one_device(protocol):
 
 
 @pytest.mark.parametrize("protocol", page_tables.UEA)
-def test_no_difference_from_softmax_is_significant(protocol):
+def test_no_difference_of_toa_from_softmax_is_significant(protocol):
     text = (ROOT / "results" / "classification" / "README.md").read_text(encoding="utf-8")
     table = text.split(f"<!-- generated: compared-{protocol} -->")[1].split("<!-- end -->")[0].strip()
-    corrected = [line.split("|")[-2].strip() for line in table.splitlines()[2:]]
+    rows = [[cell.strip() for cell in line.split("|")] for line in table.splitlines()[2:]]
+    corrected = {row[1]: row[-2] for row in rows}
     assert len(corrected) == 7
-    assert all(float(value) > 0.05 for value in corrected if value != "-")
+    below = {name for name, value in corrected.items() if value != "-" and float(value) <= 0.05}
+    # as the page states
+    assert below == ({"patchtst/hyperglu"} if protocol == "toa-paper" else set())
 
 
 def published_accuracies() -> dict[str, dict[str, float]]:
@@ -310,7 +343,7 @@ def published_accuracies() -> dict[str, dict[str, float]]:
 
 def test_softmax_is_at_most_three_points_below_the_paper():
     ours, theirs = accuracies("toa-paper")["softmax"], published_accuracies()["softmax"]
-    assert len(ours) == 19
+    assert len(ours) == 21
     assert statistics.mean(statistics.mean(values) - theirs[name] for name, values in ours.items()) > -0.03
 
 

@@ -362,10 +362,10 @@ def test_the_network_reads_all_rows_beside_a_column_that_begins_late(tmp_path) -
     assert model._read(table, None).complete(model.columns_).lengths == (230,)
 
 
-@pytest.mark.parametrize("rows", [5, 10, 20, 40])
+@pytest.mark.parametrize("rows", [10, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (5, 20, 40))])
 def test_the_interval_of_a_column_with_few_rows_covers_about_its_share(rows) -> None:
     steps, inside = np.arange(324), []
-    for seed in range(6):
+    for seed in range(4):
         noise = np.random.default_rng(seed).normal(0.0, 0.4, (3, 324))
         waves = np.sin(2 * np.pi * (steps + 3 * np.arange(3)[:, None]) / 24) * np.array([[1.0], [2.0], [3.0]]) + noise
         table = pd.DataFrame(waves.T, columns=["a", "late", "b"])

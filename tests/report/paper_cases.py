@@ -40,7 +40,7 @@ def record_of(job: Job, metrics: dict[str, float], *, seed: int = FIRST_SEED, **
         "config": json.loads(json.dumps(hashed_values(run.config))),
         "config_hash": run.key,
         "seed": seed,
-        "data_checksum": f"sum of {run.config.dataset}",
+        "data_checksum": f"sum of {getattr(run.config, 'dataset', 'signals')}",
         "metrics": metrics,
         "wall_s": 1.5,
         "device": "cpu (x86_64, 1 threads)",

@@ -7,7 +7,9 @@ import pytest
 
 from tests.report.paper_cases import hide_data, record_of, write_lines
 from toa.experiments.paper.tables import protocol_job
-from toa.report.findings import claims, found_parts
+from toa.experiments.protocols import resolve
+from toa.experiments.run import Job
+from toa.report.findings import claims, demixing, findings, found_parts
 from toa.report.gains import fewest_sets
 from toa.report.paper import PaperReport, make_report
 from toa.report.tables import TEXTS
@@ -78,7 +80,7 @@ def test_a_gain_on_every_set_is_said_first_with_its_size(tmp_path):
 )
 def test_other_records_give_another_sentence(tmp_path, gains, verdict):
     first, *others = found_parts(made_up(tmp_path, gains))["What was found"]
-    assert first == "TOA helps: nowhere."
+    assert first == "TOA helps: nowhere on real data."
     assert [line.startswith(verdict) for line in others] == [True]
 
 
@@ -108,14 +110,62 @@ def test_a_claim_on_named_variants_is_decided_by_all_of_them(tmp_path):
     assert claim({"toa-softmax": 0.2}) == f"{words}not measured."
 
 
+def variants_report(folder, gains: dict[str, tuple[float, float]], **more: Any) -> PaperReport:
+    """iTransformer under toa-paper: per variant its gain in test and in validation, the same on every set."""
+    records = []
+    for place, dataset in enumerate(SETS):
+        for variant, (test, validation) in {"softmax": (0.0, 0.0), **gains}.items():
+            job = protocol_job("forecast", "toa-paper", dataset, 96, "itransformer", variant)
+            errors = {"mse": 0.3 * (1 - test * (1 + 0.01 * place)), "val_mse": 0.5 * (1 - validation)}
+            records += [record_of(job, errors, seed=seed) for seed in (2024, *more.get(variant, ()))]
+    write_lines(folder / "runs.jsonl", records)
+    return make_report([folder], tables=["forecast-full"])
+
+
+def test_the_variant_that_validation_prefers_is_the_only_tested_one(tmp_path):
+    report = variants_report(
+        tmp_path, {"toa-relu": (0.02, 0.01), "toa-gated": (0.05, -0.01), "toa-softmax": (-0.1, 0.0)}
+    )
+    (finding,) = findings(report)
+    assert finding.row.system == "itransformer/toa-relu"
+    assert finding.verdict == "helps"
+    assert "TOA-ReLU, which validation prefers of 3 variants, gains +2.1 %" in finding.text()
+    # six data sets are too few for three variants
+    assert set(finding.verdicts.values()) == {"too few data sets"}
+
+
+def test_seeds_that_one_variant_alone_has_are_not_compared(tmp_path):
+    report = variants_report(tmp_path, {"toa-relu": (0.02, 0.01)}, softmax=(2025, 2026))
+    (contest,) = report.contests
+    assert contest.scores is not None
+    assert set(contest.scores.seeds.values()) == {(2024,)}
+
+
+def test_demixing_under_the_recipe_is_compared_seed_by_seed(tmp_path):
+    jobs = {name: Job(config=resolve("demixing", "toa", attention=name), label="") for name in ("softmax", "toa-gated")}
+    records = [
+        record_of(jobs[name], {"mse": error * (1 + 0.1 * (seed - 2024))}, seed=seed)
+        for name, error in (("softmax", 0.004), ("toa-gated", 0.003))
+        for seed in range(2024, 2030)
+    ]
+    words = (
+        "gains +25.0 % over softmax with as many trials (t interval over 6 seeds +25.0 to +25.0; better with 6 of them)"
+    )
+    (line,) = demixing(make_report([write_lines(tmp_path / "six.jsonl", records)], tables=["demixing"]))
+    assert words in line
+    assert demixing(make_report([write_lines(tmp_path / "five.jsonl", records[1:])], tables=["demixing"])) == []
+
+
 def test_a_claim_of_the_paper_is_judged_by_its_own_settings(tmp_path):
     def claim(name: str, protocol: str, gains: tuple[float, ...]) -> str:
         return found_parts(made_up(tmp_path / name, gains, protocol=protocol))["Claims of the paper"][0]
 
     words = "TOA improves forecasting under every backbone: "
-    assert claim("a", "toa-paper", (1.0, 2.0, 3.0, 2.0, 6.0, 4.0)) == f'{words}holds (1 x "helps").'
-    assert claim("b", "toa-paper", (-1.0, 1.0) * 3) == f'{words}not shown here (1 x "no gain shown").'
-    assert claim("c", "toa-paper", (1.0, 1.0)) == f'{words}not decided yet (1 x "too few data sets").'
+    gains = " Gains: itransformer {} % (published {})."
+    holds = f'{words}holds (1 x "helps").{gains.format("+3.0", "+1.1")}'
+    assert claim("a", "toa-paper", (1.0, 2.0, 3.0, 2.0, 6.0, 4.0)) == holds
+    assert claim("b", "toa-paper", (-1.0, 1.0) * 3).startswith(f'{words}not shown here (1 x "no gain shown"). Gains: ')
+    assert claim("c", "toa-paper", (1.0, 1.0)).startswith(f'{words}not decided yet (1 x "too few data sets"). Gains: ')
     assert claim("d", "toa", (1.0, 2.0, 3.0, 2.0, 6.0, 4.0)) == f"{words}not measured."
 
 

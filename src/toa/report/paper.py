@@ -165,7 +165,7 @@ def contests(entries: Iterable[Entry]) -> list[Contest]:
     found = []
     for (table, backbone, protocol, metric, family), group in groups.items():
         baseline = f"{backbone}/{f'{family}-no-sor' if family else 'softmax'}"
-        group = _one_recipe(group) if protocol == RECIPE else group
+        group = _shared_seeds(_one_recipe(group) if protocol == RECIPE else group)
         contest = Contest(table, backbone, protocol, metric, baseline, group)
         try:
             records = {run.where: run.record for entry in group for run in entry.runs}
@@ -174,6 +174,21 @@ def contests(entries: Iterable[Entry]) -> list[Contest]:
             found.append(replace(contest, scores=scores, rows=rows, notes=tuple(statistics.notes(scores, baseline))))
         except ValueError as error:
             found.append(replace(contest, notes=(str(error),)))
+    return found
+
+
+def _shared_seeds(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries with those seeds alone that all variants of a cell have, where there are any."""
+    cells: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        cells.setdefault((entry.number.dataset, entry.number.horizon), []).append(entry)
+    found = []
+    for cell in cells.values():
+        shared = set.intersection(*(set(entry.values) for entry in cell))
+        for entry in cell:
+            seeds = shared or entry.values.keys()
+            values = {seed: value for seed, value in entry.values.items() if seed in seeds}
+            found.append(replace(entry, values=values, runs=tuple(run for run in entry.runs if run.seed in seeds)))
     return found
 
 
