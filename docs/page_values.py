@@ -42,6 +42,12 @@ def demixing_gain() -> str:
     return f"{statistics.fmean(100 * (1 - ours / plain) for plain, ours in pairs):.0f}"
 
 
+def demixing_parameters() -> str:
+    """How many times as many parameters TOA-Gated has as softmax in demixing."""
+    sizes = {record["name"]: record["parameters"] for record in tables.read_records("demixing/toa.jsonl")}
+    return f"{sizes['toa-gated-no-sor'] / sizes['softmax']:.0f}"
+
+
 def uea_mean(name: str) -> str:
     """Mean accuracy over the sets of the leaderboard, in percent."""
     return f"{100 * statistics.fmean(own[name] for own in tables.uea_accuracies().values()):.1f}"
@@ -206,6 +212,6 @@ def all_values() -> dict[str, Callable[[], str]]:
     found["gated-over-softmax"] = partial(step_ratio, "toa-gated", "softmax")
     for case in ("patchtst-128", "patchtst-16"):
         found[f"cpu-{case}"] = partial(step_ratio, "toa-gated", "peer", "training_step_cpu", case)
-    found["demixing-gain"] = demixing_gain
+    found |= {"demixing-gain": demixing_gain, "demixing-parameters": demixing_parameters}
     found["first-run"] = partial(run_seconds, "ours, toa-gated, first run")
     return found

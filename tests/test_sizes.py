@@ -20,14 +20,14 @@ CEILINGS = {
     ".": (550, 7),
     "cli": (2_587, 11),
     "data": (4_161, 16),
-    "estimators": (6_775, 23),
+    "estimators": (6_776, 23),
     "experiments": (1_824, 9),
     "integrations": (1_867, 11),
     "models": (1_677, 11),
     "nn": (2_511, 12),
     "ops": (4_258, 19),
-    "report": (3_454, 15),
-    "tasks": (3_457, 15),
+    "report": (3_467, 15),
+    "tasks": (3_456, 15),
     "theory": (630, 3),
 }
 # functions above the aim, docstring not counted; remove a line when the function is short enough

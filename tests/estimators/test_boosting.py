@@ -97,6 +97,15 @@ def test_forecasts_of_a_short_series_do_not_grow_without_bound():
     assert np.abs(found.predict(histories, 24)[1] - waves[1][-1]).max() < np.ptp(waves[1])
 
 
+def test_the_forecast_of_a_long_series_may_grow():
+    growing = 1.05 ** np.arange(160)[None] * (1 + 0.01 * np.sin(np.arange(160)))
+    found = BoostedTrees.fit(growing[:, :120], season=1, lookback=12, seed=0)
+    assert found is not None
+    error = np.abs(found.predict(growing[:, :120], 40) / growing[:, 120:] - 1).mean()
+    # 0.09 with the bound of short series
+    assert error < 0.01
+
+
 def test_a_forecaster_with_trees_is_the_same_after_saving(tmp_path, monkeypatch):
     # trees alone, so that they have a weight
     only = {"boosting": 1.0}, {"boosting": 0.5, "ensemble": 0.5}

@@ -65,7 +65,7 @@ def test_the_ablation_shows_sor_and_the_operators(cells):
 
 _REACHED = (
     "worse than published: {0} of 1 cells of softmax (itransformer {0} of 1); {0} of 1 cells of the best TOA "
-    "(itransformer {0} of 1). If the test error chose the variant, it would be {0} of TOA."
+    "(itransformer {0} of 1). If the test error chose the variant, {1} cells of TOA would be."
 )
 
 
@@ -77,10 +77,11 @@ def test_the_summary_says_how_many_cells_reach_the_paper_and_are_better_with_sor
         for line in claims
     )
     # published: 0.347 and 0.333; validation chooses TOA-Softmax, 0.27
-    assert _REACHED.format(1) in progress_line(report)
-    worse = [{**one, "metrics": {**one["metrics"], "mse": one["metrics"]["mse"] + 0.1}} for one in records()]
+    assert _REACHED.format(1, 1) in progress_line(report)
+    # TOA-ReLU has 0.335 then, at most 0.005 above 0.333; validation still chooses TOA-Softmax
+    worse = [{**one, "metrics": {**one["metrics"], "mse": one["metrics"]["mse"] + 0.095}} for one in records()]
     report = make_report([write_lines(tmp_path / "worse.jsonl", worse)], tables=["forecast-full"])
-    assert _REACHED.format(0) in progress_line(report)
+    assert _REACHED.format(0, 1) in progress_line(report)
 
 
 def test_a_run_with_other_settings_is_not_in_a_cell(tmp_path):

@@ -10,7 +10,6 @@ from tests.support import message
 from toa.data import HarmonicDemixing
 from toa.nn import AttentionSpec
 from toa.tasks import DemixingConfig, train_demixer
-from toa.tasks.config import Protocol
 from toa.tasks.demixing import DEMIXING, demix, frequency_response, held_out_signals, oracle_estimates, regime_errors
 
 
@@ -62,13 +61,6 @@ def test_a_run_without_test_measures_other_signals_and_names_its_errors_so():
     assert DEMIXING.evaluate(config, model, held).metrics == regime_errors(demix(model, held.noisy), held)
     found = DEMIXING.evaluate(other, model, held_out_signals(other)).metrics
     assert {*found} == {"val_mse", "val_mse_0", "val_mse_1", "val_mse_2"}
-
-
-def test_a_protocol_may_have_settings_of_one_attention():
-    tables = {"default": {"steps": 5, "learning_rate": 1e-3}, "softmax": {"learning_rate": 2e-3}}
-    protocol = Protocol(name="own", about="", tables=tables, attention={"softmax": {}, "toa-gated": {"sor": False}})
-    softmax, gated = (DEMIXING.resolve(protocol, attention=name) for name in ("softmax", "toa-gated"))
-    assert (softmax.learning_rate, gated.learning_rate, gated.attention.sor) == (2e-3, 1e-3, False)
 
 
 def test_errors_are_means_over_signals_and_regimes():

@@ -65,8 +65,8 @@ def classify(
     if model is None and test is None and save is None:
         raise ValueError("--test or --save must be given to train, got neither; for example --test new.csv.")
     if test is not None and str(test).replace(".", "").isdigit() and not test.exists():
-        why = "accuracy is cross-validated on DATA, so no part is left out; use --save alone"
-        raise ValueError(f"--test must be a file of other cases, got {test}; without one the {why}, or name a file.")
+        remedy = "leave it out and give --save: the accuracy is then cross-validated on DATA"
+        raise ValueError(f"--test must be a file of other cases, got {test}; {remedy}.")
     terminal.check_files(data, model, test)
     terminal.check_results(options, "out")
     if page is not None and model is None and test is None:

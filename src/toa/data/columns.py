@@ -159,7 +159,7 @@ def warn_of_late_columns(panel: Panel, *, alone: bool) -> None:
             late.setdefault(panel.columns[place], f"{panel.columns[place]!r} at {when}")
     if late:
         shown = ", ".join(list(late.values())[:8]) + " …" * (len(late) > 8)
-        use = "A column with few rows has the weights of the others, and an interval that may be too narrow."
+        use = "A column with few rows has the weights of the others, and an interval measured on the others."
         if alone:
             use = "The network uses only rows in which every column has begun: if few are left, drop the late columns."
         text = f"some columns begin later than others: {shown}; each is read from there on. {use}"

@@ -28,7 +28,7 @@ _BLOCK = 1_000_000
 _ONE_THREAD = 10_000_000
 # longest look-back
 MOST_LAGS = 720
-# the scale of a window grows with the forecasts in it, those of a short series without bound: largest, in first scales
+# a short series has a small first scale, which its own forecasts raise at every step: the largest, in first scales
 _MOST_GROWTH = 2.0
 _ARRAYS = ("roots", "lag", "threshold", "missing", "left", "right", "value")
 
@@ -89,7 +89,7 @@ class BoostedTrees:
     def predict(self, history: History, horizon: int) -> Forecast:
         """Forecast the steps after each series."""
         rows, steps = last_rows(history, max(self.lags, self.season)), []
-        most = _MOST_GROWTH * _scaled(rows, self.season)[2]
+        most = np.where(np.isnan(rows).any(1), _MOST_GROWTH * _scaled(rows, self.season)[2], np.inf)
         for _ in range(horizon):
             inputs, before, scale = _scaled(rows, self.season)
             steps.append(self._sum(inputs[:, -self.lags :]) * np.minimum(scale, most) + before)

@@ -28,7 +28,7 @@ Prediction = dict[str, Tensor]
 _LEAST_SPREAD = 0.1
 # quantiles of fewer windows are taken over all steps and columns
 _FEW_WINDOWS = 40
-# windows of other series, and numbers of rows, that measure the errors of series without windows
+# to measure the errors of short series: windows of other series, and numbers of rows to cut them to
 _CUT_WINDOWS, _CUTS = 120, 5
 # arrays of a choice in a file
 _ARRAYS = ("scale", "width", "offsets", "counts")
@@ -289,7 +289,7 @@ def _short_growth(
     """How many times larger the error in scales is for a series without windows than the `usual` error; 1 for others.
 
     Measured on other series at some of their origins, cut to as few rows. An unknown scale is the `share` of the level.
-    Networks and other models that the ensemble does not hold are left out.
+    Networks and other models that the ensemble does not hold are left out. Its own were fitted on these rows too.
     """
     found = np.ones(len(series))
     short, windows = np.flatnonzero(origins.held == 0), np.flatnonzero(origins.held[origins.series])
@@ -309,7 +309,8 @@ def _short_growth(
         scale = np.where(np.isnan(scale), share * level, scale)
         error = np.abs(actual - weighted_mean(shares, own) / sum(shares.values())).mean(1)
         usable = scale > 0
-        growth.append(max(1.0, float(np.mean(error[usable] / scale[usable]) / usual)) if usable.any() else 1.0)
+        # not the mean of ratios: some short cuts hardly change
+        growth.append(max(1.0, float(error[usable].mean() / scale[usable].mean() / usual)) if usable.any() else 1.0)
     found[short] = np.interp(rows, counts, growth)
     return found
 

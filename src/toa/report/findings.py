@@ -54,6 +54,7 @@ class Finding:
     Attributes:
         row: The TOA variant that validation prefers, as the only one that is tested. If records state no validation
             metric, that with the largest gain; the level of its t interval then covers all variants.
+        preferred: Whether validation chose it.
         verdict: A key of `_VERDICTS`.
         published: Gain of that variant in the paper, on the same data sets and horizons.
         validation: Its gain in the validation metric, likewise; None if no record states it.
@@ -64,6 +65,7 @@ class Finding:
 
     contest: Contest
     row: Row
+    preferred: bool
     verdict: str
     published: float | None
     validation: float | None
@@ -92,14 +94,14 @@ class Finding:
     @property
     def short(self) -> str:
         """The gain in a few words."""
-        name = self.variant if self.contest.table.startswith("sor-") else self.contest.backbone
+        name = self.variant if self.contest.table.startswith("sor-") else f"{self.contest.backbone} {self.variant}"
         theirs = "" if self.published is None else f" (published {signed(self.published)})"
         return f"{name} {signed(self.row.gain or 0.0)} {gain_unit(self.contest.metric)}{theirs}"
 
     def text(self) -> str:
         """The comparison in a few sentences."""
         row, against = self.row, "itself without SOR" if self.contest.table.startswith("sor-") else "softmax"
-        chosen = "the best" if self.validation is None else "which validation prefers"
+        chosen = "which validation prefers" if self.preferred else "the best"
         best = f", {chosen} of {len(self.verdicts)} variants," if len(self.verdicts) > 1 else ""
         words = f"**{self.title}: {self.verdict}.** {self.variant}{best} gains {self.gains} over {against} on "
         words += f"{len(self.by_set)} data sets"
@@ -108,7 +110,8 @@ class Finding:
         words += "." if self.published is None else f"; published on the same data: {signed(self.published)}."
         words += f" Without one cell, such as {row.rests_on}, the t interval contains zero." if row.rests_on else ""
         hurt = [system_title(name) for name, verdict in self.verdicts.items() if verdict == "hurts"]
-        words += f" By the same test {', '.join(hurt) or 'none'} hurts." if best and row.detectable is not None else ""
+        if best and "too few data sets" not in self.verdicts.values():
+            words += f" With all variants tested together, {', '.join(hurt) or 'none'} hurts."
         groups: dict[str, list[str]] = {"better with every seed": [], "worse with every seed": [], "one seed": []}
         for name, gains in self.by_set.items():
             sign = round(min(gains), 1) > 0 or -(round(max(gains), 1) < 0)
@@ -133,14 +136,16 @@ def findings(report: PaperReport) -> list[Finding]:
         rows = [row for row in contest.rows if row.gain is not None and is_toa(_variant(row))]
         if contest.scores is None or not rows:
             continue
-        best = _preferred(contest, rows) or max(rows, key=lambda row: row.gain or 0.0)
+        preferred = _preferred(contest, rows)
+        best = preferred or max(rows, key=lambda row: row.gain or 0.0)
         published = _gains(contest, best, lambda entry: {None: entry.number.value} if entry.comparable else {})
-        validation = _gains(contest, best, lambda entry: entry.validation)
+        validation = _gains(contest, best, _validation)
         runs = [run for entry in contest.entries if entry.number.variant == _variant(best) for run in entry.runs]
         found.append(
             Finding(
                 contest=contest,
                 row=best,
+                preferred=preferred is not None,
                 verdict=_verdict(best),
                 published=fmean(map(fmean, published.values())) if published else None,
                 validation=fmean(map(fmean, validation.values())) if validation else None,
@@ -154,13 +159,20 @@ def findings(report: PaperReport) -> list[Finding]:
 
 def _preferred(contest: Contest, rows: Sequence[Row]) -> Row | None:
     """The result of the variant with the largest mean gain in validation, tested alone; None if a record lacks it."""
-    gains = {row.system: _gains(contest, row, lambda entry: entry.validation) for row in rows}
-    if any(len(found) < len(contest.scores.cells if contest.scores else ()) for found in gains.values()):
+    assert contest.scores is not None
+    gains = {row.system: _gains(contest, row, _validation) for row in rows}
+    if any(len(found) < len(contest.scores.cells) for found in gains.values()):
         return None
     chosen = max(gains, key=lambda system: fmean(map(fmean, gains[system].values())))
     runs = {run.where: run.record for entry in contest.entries for run in entry.runs}
     kept = [record for record in runs.values() if system_name(record) in (chosen, contest.baseline)]
     return next(row for row in compare(collect(kept, contest.metric), contest.baseline) if row.system == chosen)
+
+
+def _validation(entry: Entry) -> dict[int | None, float]:
+    """The validation metric, mean over seeds; none where validation is the test part, as under `tslib-uea`."""
+    rules = {run.record["config"].get("evaluation") for run in entry.runs}
+    return {None: fmean(entry.validation.values())} if entry.validation and "tslib-uea" not in rules else {}
 
 
 def _variant(row: Row) -> str:
@@ -176,7 +188,7 @@ def _verdict(row: Row) -> str:
 
 
 def _gains(contest: Contest, row: Row, values: Callable[[Entry], Mapping[int | None, float]]) -> dict[str, list[float]]:
-    """Gain of a system over the baseline by data set, one per seed, over the horizons that both have."""
+    """Gain of a system over the baseline by data set, one per seed that has the most horizons of both."""
     assert contest.scores is not None
     base = contest.baseline.partition("/")[2].replace("-no-sor", "-nosor")
     cells: dict[tuple[str, int | None], dict[str, dict[str, float]]] = {}
@@ -184,12 +196,15 @@ def _gains(contest: Contest, row: Row, values: Callable[[Entry], Mapping[int | N
         for seed, value in values(entry).items():
             cell = cells.setdefault((entry.number.dataset, seed), {})
             cell.setdefault(entry.number.horizon, {})[entry.number.variant] = value
-    found = dict[str, list[float]]()
+    pairs: dict[str, list[list[tuple[float, float]]]] = {}
     for (dataset, _), horizons in cells.items():
-        pairs = [(one[_variant(row)], one[base]) for one in horizons.values() if {_variant(row), base} <= one.keys()]
-        if pairs and dataset in contest.scores.cells:
-            ours, plain = mean_over_horizons(pairs, contest.metric)
-            found.setdefault(dataset, []).append(float(percent_gain(ours, plain, contest.metric)))
+        both = [(one[_variant(row)], one[base]) for one in horizons.values() if {_variant(row), base} <= one.keys()]
+        if both and dataset in contest.scores.cells:
+            pairs.setdefault(dataset, []).append(both)
+    found = {}
+    for dataset, seeds in pairs.items():
+        means = [mean_over_horizons(both, contest.metric) for both in seeds if len(both) == max(map(len, seeds))]
+        found[dataset] = [float(percent_gain(ours, plain, contest.metric)) for ours, plain in means]
     return found
 
 
@@ -226,8 +241,7 @@ def claims(report: PaperReport, found: Sequence[Finding]) -> list[str]:
         own = [one for one in own if set(named) <= one.verdicts.keys()]
         verdicts = [one.verdicts[name] for one in own for name in named] if named else [one.verdict for one in own]
         line = f"{claim}: {_holds(verdicts)}."
-        if own and not named:
-            line += f" Gains: {', '.join(one.short for one in own)}."
+        line += f" Gains: {', '.join(one.short for one in own)}." if own else ""
         lines.append(f"{line}{_sor(report) if 'SOR' in claim else ''}")
     runs = {entry.number.variant: entry.values for entry in _own(report, "demixing")}
     order = ("toa-gated", "toa-relu", "softmax")
@@ -264,10 +278,9 @@ def demixing(report: PaperReport) -> list[str]:
     gains = np.array([percent_gain(ours[seed], softmax[seed], "mse") for seed in seeds])
     interval = t_interval(gains)
     assert interval is not None
-    better = f"better with {(gains > 0).sum()} of them"
     return [
         f"In harmonic demixing under `{RECIPE}`, a synthetic task, TOA-Gated gains {signed(gains.mean())} % over "
-        f"softmax with as many trials (t interval over {len(seeds)} seeds {signed(*interval)}; {better})."
+        f"softmax (better with {(gains > 0).sum()} of {len(seeds)} seeds; t interval over them {signed(*interval)})."
     ]
 
 

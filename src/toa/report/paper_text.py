@@ -77,7 +77,7 @@ def _reached(entries: Iterable[Entry]) -> str:
     if not parts:
         return ""
     chosen = sum(sum(group) for group in reached["test"].values())
-    by_test = f" If the test error chose the variant, it would be {chosen} of TOA." if reached["test"] else ""
+    by_test = f" If the test error chose the variant, {chosen} cells of TOA would be." if reached["test"] else ""
     words = f"At most 0.005 (MSE) or 1.5 points (accuracy) worse than published: {'; '.join(parts)}.{by_test}"
     return f"{words} "
 

@@ -110,12 +110,11 @@ class Demixing(Task):
         seed: int | None = None,
         changes: Iterable[str] = (),
     ) -> DemixingConfig:
-        """Build the config of one run from a protocol, whose tables are named by attention; see `Task.resolve`."""
+        """Build the config of one run from a protocol; see `Task.resolve`."""
         assert protocol is not None
         name = "toa-gated" if attention is None else attention
         check_choice("attention", name, protocol.attention)
-        settings = merge(protocol.tables["default"], protocol.tables.get(name, {}))
-        settings = merge(settings, {"attention": protocol.attention[name]})
+        settings = merge(protocol.tables["default"], {"attention": protocol.attention[name]})
         if seed is not None:
             settings["seed"] = seed
         for text in changes:
