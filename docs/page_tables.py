@@ -650,6 +650,19 @@ def dropout_table() -> str:
     return table([*head, "TOA's change", "at equal dropout"], rows)
 
 
+def rate_table() -> str:
+    """DUET's softmax on Exchange with the paper's learning rate and with that of DUET's authors, validation / test."""
+    files = ("horizon-96", "horizons", "duet-rate")
+    records = [record for file in files for record in read_records(f"forecasting/{file}.jsonl")]
+    same = {"backbone": "duet", "dataset": "Exchange", "seed": 2024}
+    own = [r for r in records if same.items() <= r["config"].items() and variant_of(r) == "softmax"]
+    rows = []
+    for horizon, runs in sorted(grouped(own, lambda r: r["config"]["horizon"]).items()):
+        cells = [f"{r['metrics']['val_mse']:.4f} / {r['metrics']['mse']:.4f}" for r in runs]
+        rows.append([str(horizon), *cells, f"{published_mse('softmax', 'Exchange', 'duet', horizon):.3f}"])
+    return table(["horizon", "rate of `toa-paper`", "rate of DUET's authors", "published, test"], rows)
+
+
 # the search
 
 
@@ -838,7 +851,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
 
     found: dict[str, Callable[[], str]] = {name: partial(performance_table, name) for name in PERFORMANCE}
     found |= {"speed-summary": speed_summary, "forecast-summary": forecast_summary, "without-sor": sor_table}
-    found["duet-dropout"] = dropout_table
+    found |= {"duet-dropout": dropout_table, "duet-rate": rate_table}
     of_patchtst = {
         "search-patchtst": ["ETTh1", "Exchange"],
         "search-weather": ["Weather"],
