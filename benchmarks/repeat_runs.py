@@ -1,0 +1,99 @@
+"""Repeat a random sample of stored runs with the code of today, and compare their metrics with the stored ones.
+
+    python benchmarks/repeat_runs.py lines > runs.txt
+    toa reproduce --runs runs.txt --executor pool --workers 16 --out runs
+    python benchmarks/repeat_runs.py collect runs
+    make pages
+
+The sample is drawn per task, protocol and backbone, from runs of at most `--seconds` whose data are here. If a command
+means other settings today than in its record, `collect` raises an error.
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from toa._files import write_atomically
+from toa.experiments.records import RECORD, config_hash, read_record
+from toa.report.evidence import read_records
+from toa.tasks import TASKS
+
+ROOT = Path(__file__).parents[1]
+TARGET = ROOT / "results" / "repeats.json"
+FOLDERS = ("anomaly", "classification", "forecasting")
+# searches, detectors that are no run, and runs whose protocol has other settings today
+LEFT_OUT = ("search.jsonl", "detectors.jsonl", "toa-unnormalised.jsonl", "two-axis-small.jsonl")
+SEED = 2026
+
+
+def stored_runs() -> dict[str, Any]:
+    """Stored records of `toa run` on a GPU, by the hash of their settings."""
+    paths = [path for name in FOLDERS for path in sorted((ROOT / "results" / name).glob("*.jsonl"))]
+    found = read_records(path for path in paths if path.name not in LEFT_OUT)
+    return {hash_of(one): one for one in found if one["device"].startswith("NVIDIA")}
+
+
+def hash_of(record: Any) -> str:
+    """The hash that a config has today: older records lack settings that were added later."""
+    return config_hash(TASKS[record["task"]].config_from(record["config"]))
+
+
+def group_of(record: Any) -> tuple[str, str, str]:
+    """Task, protocol and backbone of a record."""
+    return record["task"], record["config"]["protocol"], record["config"]["backbone"]
+
+
+def draw(records: Iterable[Any], *, per_group: int, seconds: float) -> list[Any]:
+    """Draw the sample, the longest runs first: the same one for the same records."""
+    groups: dict[tuple[str, str, str], list[Any]] = {}
+    for record in sorted(records, key=hash_of):
+        if record["wall_s"] <= seconds and data_are_here(record):
+            groups.setdefault(group_of(record), []).append(record)
+    generator = random.Random(SEED)
+    sample = [one for _, found in sorted(groups.items()) for one in generator.sample(found, min(per_group, len(found)))]
+    return sorted(sample, key=lambda one: -one["wall_s"])
+
+
+def data_are_here(record: Any) -> bool:
+    """Whether the files of a run have the checksum that its record states."""
+    task = TASKS[record["task"]]
+    return task.current_checksum(task.config_from(record["config"]), None) == record["data_checksum"]
+
+
+def compare(stored: Any, repeated: Any) -> dict[str, Any]:
+    """One line of the comparison: the command, and commit, torch version and metrics of both runs."""
+    facts = {
+        name: {"commit": one["commit"], "torch": one["versions"]["torch"], "metrics": one["metrics"]}
+        for name, one in (("stored", stored), ("repeated", repeated))
+    }
+    task, protocol, backbone = group_of(stored)
+    return {"task": task, "protocol": protocol, "backbone": backbone, "command": stored["command"], **facts}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("lines", "collect"))
+    parser.add_argument("folder", nargs="?", type=Path, help="collect: folder of finished runs")
+    parser.add_argument("--per-group", type=int, default=8, help="lines: runs per task, protocol and backbone")
+    parser.add_argument("--seconds", type=float, default=60.0, help="lines: longest stored run time")
+    options = parser.parse_args()
+    stored = stored_runs()
+    if options.action == "lines":
+        for record in draw(stored.values(), per_group=options.per_group, seconds=options.seconds):
+            print(record["command"])
+    elif options.folder is None:
+        parser.error("collect needs the folder of the runs")
+    else:
+        found = [read_record(path) for path in sorted(options.folder.rglob(RECORD))]
+        if changed := [one["command"] for one in found if hash_of(one) not in stored]:
+            parser.error(f"these runs have other settings than the stored ones: {'; '.join(changed)}")
+        pairs = sorted((compare(stored[hash_of(one)], one) for one in found), key=lambda pair: pair["command"])
+        write_atomically(TARGET, (json.dumps({"pairs": pairs}, indent=1, sort_keys=True) + "\n").encode())
+        print(f"{len(pairs)} repeated runs in {TARGET.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
