@@ -18,7 +18,7 @@ from typing import Any
 
 from toa._files import write_atomically
 from toa.experiments.records import RECORD, config_hash, read_record
-from toa.report.evidence import read_records
+from toa.report.evidence import read_records, setting_of
 from toa.tasks import TASKS
 
 ROOT = Path(__file__).parents[1]
@@ -29,16 +29,21 @@ LEFT_OUT = ("search.jsonl", "detectors.jsonl", "toa-unnormalised.jsonl", "two-ax
 SEED = 2026
 
 
-def stored_runs() -> dict[str, Any]:
+def stored_runs(folders: Iterable[str] = FOLDERS) -> dict[str, Any]:
     """Stored records of `toa run` on a GPU, by the hash of their settings."""
-    paths = [path for name in FOLDERS for path in sorted((ROOT / "results" / name).glob("*.jsonl"))]
+    paths = [path for name in folders for path in sorted((ROOT / "results" / name).glob("*.jsonl"))]
     found = read_records(path for path in paths if path.name not in LEFT_OUT)
     return {hash_of(one): one for one in found if one["device"].startswith("NVIDIA")}
 
 
 def hash_of(record: Any) -> str:
     """The hash that a config has today: older records lack settings that were added later."""
-    return config_hash(TASKS[record["task"]].config_from(record["config"]))
+    return config_hash(config_of(record))
+
+
+def config_of(record: Any) -> Any:
+    """The config of a record."""
+    return TASKS[record["task"]].config_from(record["config"])
 
 
 def group_of(record: Any) -> tuple[str, str, str]:
@@ -59,18 +64,18 @@ def draw(records: Iterable[Any], *, per_group: int, seconds: float) -> list[Any]
 
 def data_are_here(record: Any) -> bool:
     """Whether the files of a run have the checksum that its record states."""
-    task = TASKS[record["task"]]
-    return task.current_checksum(task.config_from(record["config"]), None) == record["data_checksum"]
+    return TASKS[record["task"]].current_checksum(config_of(record), None) == record["data_checksum"]
 
 
-def compare(stored: Any, repeated: Any) -> dict[str, Any]:
-    """One line of the comparison: the command, and commit, torch version and metrics of both runs."""
-    facts = {
-        name: {"commit": one["commit"], "torch": one["versions"]["torch"], "metrics": one["metrics"]}
-        for name, one in (("stored", stored), ("repeated", repeated))
-    }
+def compare(stored: Any, repeated: Any, seeds: Iterable[Any]) -> dict[str, Any]:
+    """One line of the comparison: both test metrics and commits, and that metric of other seeds of the stored run."""
     task, protocol, backbone = group_of(stored)
-    return {"task": task, "protocol": protocol, "backbone": backbone, "command": stored["command"], **facts}
+    metric = next(name for name, label in TASKS[task].summary_metrics.items() if label != "val")
+    line = {"task": task, "protocol": protocol, "backbone": backbone, "metric": metric, "command": stored["command"]}
+    line |= {"device": repeated["device"], "torch": repeated["versions"]["torch"]}
+    line |= {"stored": stored["metrics"][metric], "repeated": repeated["metrics"][metric]}
+    line |= {"stored_commit": stored["commit"], "commit": repeated["commit"]}
+    return line | {"other_seeds": [one["metrics"][metric] for one in seeds if one["seed"] != stored["seed"]]}
 
 
 def main() -> None:
@@ -90,7 +95,11 @@ def main() -> None:
         found = [read_record(path) for path in sorted(options.folder.rglob(RECORD))]
         if changed := [one["command"] for one in found if hash_of(one) not in stored]:
             parser.error(f"these runs have other settings than the stored ones: {'; '.join(changed)}")
-        pairs = sorted((compare(stored[hash_of(one)], one) for one in found), key=lambda pair: pair["command"])
+        cells: dict[Any, list[Any]] = {}
+        for one in stored.values():
+            cells.setdefault(setting_of(one["task"], config_of(one)), []).append(one)
+        pairs = [compare(stored[hash_of(one)], one, cells[setting_of(one["task"], config_of(one))]) for one in found]
+        pairs.sort(key=lambda pair: pair["command"])
         write_atomically(TARGET, (json.dumps({"pairs": pairs}, indent=1, sort_keys=True) + "\n").encode())
         print(f"{len(pairs)} repeated runs in {TARGET.relative_to(ROOT)}")
 

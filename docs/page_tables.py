@@ -261,28 +261,28 @@ def accuracies(protocol: str) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def accuracy_table() -> str:
-    """Mean accuracy in percent beside the paper's, over the sets of both protocols, then over all sets."""
-
-    def percent(values: Iterable[float]) -> str:
-        return f"{100 * statistics.mean(values):.1f}"
-
+def accuracy_lines() -> dict[str, list[float]]:
+    """Mean accuracy of each variant in percent beside the paper's, and the mean distance from it, by title."""
     ours = {protocol: accuracies(protocol) for protocol in UEA}
+    sets = sorted(set.intersection(*(set(found["softmax"]) for found in ours.values())))
+    cells = [(name, variant) for name in sets for variant in VARIANTS]
     theirs = {(key[0], key[3]): value for key, value in published("classification").items()}
-    rows = []
-    for own in UEA[::-1]:
-        sets = sorted(ours[own]["softmax"])
-        count = f", {len(sets)} sets"
-        rows.append([f"published{count}", *(percent(theirs[name, variant] for name in sets) for variant in VARIANTS)])
-        for protocol, found in ours.items():
-            if set(sets) <= found["softmax"].keys():
-                means = (percent(statistics.mean(found[v][name]) for name in sets) for v in VARIANTS)
-                rows.append([f"`{protocol}`{count}", *means])
-        best = ours["toa-paper"]
-        highest = (percent(max(best[v][name]) for name in sets) for v in VARIANTS)
-        rows.append([f"`toa-paper`, best seed{count}", *highest])
+    means = {protocol: {(n, v): statistics.mean(found[v][n]) for n, v in cells} for protocol, found in ours.items()}
+    lines = {"published": theirs} | {f"`{protocol}`": found for protocol, found in means.items()}
+    lines[f"`{UEA[0]}`, best seed"] = {(n, v): max(ours[UEA[0]][v][n]) for n, v in cells}
+    for protocol, found in means.items():
+        lines[f"distance of `{protocol}` from published"] = {key: abs(found[key] - theirs[key]) for key in cells}
+    return {
+        title: [100 * statistics.mean(values[name, variant] for name in sets) for variant in VARIANTS]
+        for title, values in lines.items()
+    }
+
+
+def accuracy_table() -> str:
+    """The lines of accuracies as a table."""
     titles = [name.replace("-dplr", "").replace("-nosor", ", no SOR") for name in VARIANTS]
-    return table(["mean accuracy, %", *titles], rows)
+    rows = [[title, *(f"{value:.1f}" for value in values)] for title, values in accuracy_lines().items()]
+    return table(["percent and points", *titles], rows)
 
 
 def recipe_accuracies() -> str:
@@ -663,6 +663,43 @@ def rate_table() -> str:
     return table(["horizon", "rate of `toa-paper`", "rate of DUET's authors", "published, test"], rows)
 
 
+def unified_table() -> str:
+    """DUET's softmax under `toa-paper` and with its authors' settings, the same seed, beside the published MSE."""
+    files = ("horizon-96", "horizons", "duet-unified")
+    records = [record for file in files for record in read_records(f"forecasting/{file}.jsonl")]
+    own = [r for r in records if {"backbone": "duet", "seed": 2024}.items() <= r["config"].items()]
+    cells = grouped((r for r in own if variant_of(r) == "softmax"), cell_of)
+    rows, near = [], [0, 0]
+    for (dataset, horizon), runs in sorted(cells.items()):
+        if len(runs) == 2:
+            theirs, errors = published_mse("softmax", dataset, "duet", horizon), [r["metrics"]["mse"] for r in runs]
+            near = [count + (error <= theirs + 0.005) for count, error in zip(near, errors, strict=True)]
+            rows.append([dataset, str(horizon), f"{theirs:.3f}", *(f"{error:.3f}" for error in errors)])
+    rows.append(["at most 0.005 above published", "", "", *(f"{count} of {len(rows)}" for count in near)])
+    return table(["dataset", "horizon", "published", "`toa-paper`", "`duet-unified-96`"], rows)
+
+
+def repeats_table() -> str:
+    """Stored runs and their repetitions by task, protocol and backbone; other seeds are the measure of a difference."""
+    pairs = json.loads((RESULTS / "repeats.json").read_text(encoding="utf-8"))["pairs"]
+
+    def change(pair: Record, other: float) -> float:
+        # points of an accuracy, percent of an error
+        return 100 * (other - pair["stored"]) / (1 if pair["metric"] == "accuracy" else pair["stored"])
+
+    rows = []
+    for key, found in sorted(grouped(pairs, lambda p: (p["task"], p["protocol"], p["backbone"])).items()):
+        changes = [change(pair, pair["repeated"]) for pair in found]
+        seeds = [abs(change(pair, other)) for pair in found for other in pair["other_seeds"]]
+        commits = len({pair["stored_commit"] for pair in found})
+        sizes = list(map(abs, changes))
+        shown = [f"{value:.2f}" for value in (statistics.median(sizes), max(sizes))]
+        between = f"{statistics.median(seeds):.2f}" if seeds else ""
+        rows.append([*key, str(len(found)), str(commits), f"{statistics.mean(changes):+.2f}", *shown, between])
+    titles = ["task", "protocol", "backbone", "runs", "commits", "mean change", "median size", "largest"]
+    return table([*titles, "between seeds"], rows, left=3)
+
+
 # the search
 
 
@@ -851,7 +888,8 @@ def all_tables() -> dict[str, Callable[[], str]]:
 
     found: dict[str, Callable[[], str]] = {name: partial(performance_table, name) for name in PERFORMANCE}
     found |= {"speed-summary": speed_summary, "forecast-summary": forecast_summary, "without-sor": sor_table}
-    found |= {"duet-dropout": dropout_table, "duet-rate": rate_table}
+    found |= {"duet-dropout": dropout_table, "duet-rate": rate_table, "duet-unified": unified_table}
+    found["repeats"] = repeats_table
     of_patchtst = {
         "search-patchtst": ["ETTh1", "Exchange"],
         "search-weather": ["Weather"],

@@ -59,6 +59,13 @@ def uea_network() -> str:
     return f"{sum(record['weights'].get('toa', 0.0) > 0 for record in records)} of the {len(records)}"
 
 
+def uea_gain(ours: str, variant: str, plain: str) -> str:
+    """Gain of a variant in one line of the accuracies over softmax in another line, in points."""
+    lines = tables.accuracy_lines()
+    gain = lines[ours][tables.VARIANTS.index(variant)] - lines[plain][tables.VARIANTS.index("softmax")]
+    return f"{gain:+.1f}"
+
+
 def uea_softmax(extreme: Callable[..., float]) -> str:
     """Our softmax against the published one under `toa-paper`, in points: of all sets, one difference."""
     theirs = {key[0]: value for key, value in tables.published("classification").items() if key[3] == "softmax"}
@@ -206,6 +213,8 @@ def all_values() -> dict[str, Callable[[], str]]:
     found["uea-sets"] = lambda: str(len(tables.uea_accuracies()))
     found |= {f"uea-{name.lower()}": partial(uea_mean, name) for name in ("toa", "ROCKET", "HC2")}
     found |= {"uea-network": uea_network}
+    found["uea-published-gain"] = partial(uea_gain, "published", "toa-relu", "published")
+    found["uea-test-gain"] = partial(uea_gain, "`tslib-uea`", "softmax", "`toa-paper`")
     extremes: dict[str, Any] = {"mean": statistics.fmean, "least": min, "most": max}
     found |= {f"uea-softmax-{name}": partial(uea_softmax, one) for name, one in extremes.items()}
     found |= {"primitive-sizes": primitive_sizes, "step-count": steps_measured, "two-axis-step": two_axis_step}

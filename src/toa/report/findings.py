@@ -242,7 +242,8 @@ def claims(report: PaperReport, found: Sequence[Finding]) -> list[str]:
         verdicts = [one.verdicts[name] for one in own for name in named] if named else [one.verdict for one in own]
         line = f"{claim}: {_holds(verdicts)}."
         line += f" Gains: {', '.join(one.short for one in own)}." if own else ""
-        lines.append(f"{line}{_sor(report) if 'SOR' in claim else ''}")
+        more = {"classification": _chosen_on_test, "sor-ablation-full": _sor}.get(table)
+        lines.append(f"{line}{more(report) if more else ''}")
     runs = {entry.number.variant: entry.values for entry in _own(report, "demixing")}
     order = ("toa-gated", "toa-relu", "softmax")
     if seeds := set.intersection(*(set(runs.get(name, ())) for name in order)):
@@ -297,6 +298,19 @@ def _sor(report: PaperReport) -> str:
         parts.append(f"{found.count(True)} of {len(found)} cells of {name}{equal}")
     shown = ", ".join(parts)
     return f" Under `{RECIPE}` it is better with SOR than without in {shown}." if shown else ""
+
+
+def _chosen_on_test(report: PaperReport) -> str:
+    """What softmax alone gains in classification if TEST chooses the epoch; "" without such runs."""
+    entries = [one for one in report.entries if one.number.table == "classification" and one.mean is not None]
+    found = {(one.protocol, one.number.dataset): one.mean for one in entries if one.number.variant == "softmax"}
+    gains = [
+        mean - found[PAPER, name]
+        for (protocol, name), mean in found.items()
+        if protocol == "tslib-uea" and (PAPER, name) in found
+    ]
+    words = " For comparison: if TEST chooses the epoch (`tslib-uea`), softmax alone gains"
+    return f"{words} {signed(100 * fmean(gains))} points on {len(gains)} data sets." if gains else ""
 
 
 def _holds(verdicts: Sequence[str]) -> str:
