@@ -61,9 +61,10 @@ def test_wrong_input_exits_with_one_line(tmp_path):
 
 def test_a_share_of_the_cases_to_test_on_is_refused_with_a_remedy(tmp_path):
     (tmp_path / "rows.csv").write_text("a,b,kind\n1,2,x\n", encoding="utf-8")
-    code, text = call("classify", str(tmp_path / "rows.csv"), "--label", "kind", "--test", "0.3")
-    assert code == 2
-    assert "--test must be a file of other cases, got 0.3; leave it out and give --save: the accuracy" in text
+    for share in ("0.3", "30%"):
+        code, text = call("classify", str(tmp_path / "rows.csv"), "--label", "kind", "--test", share)
+        assert code == 2
+        assert f"--test must be a file of other cases, got {share}; leave it out and give --save: the accuracy" in text
     code, text = call("classify", str(tmp_path / "rows.csv"), "--label", "kind", "--test", "0.csv")
     assert "No such file: 0.csv" in text
 

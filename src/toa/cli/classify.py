@@ -64,7 +64,7 @@ def classify(
         raise ValueError("--test cannot be combined with --model, which classifies DATA; leave one out.")
     if model is None and test is None and save is None:
         raise ValueError("--test or --save must be given to train, got neither; for example --test new.csv.")
-    if test is not None and str(test).replace(".", "").isdigit() and not test.exists():
+    if test is not None and str(test).rstrip("%").replace(".", "").isdigit() and not test.exists():
         remedy = "leave it out and give --save: the accuracy is then cross-validated on DATA"
         raise ValueError(f"--test must be a file of other cases, got {test}; {remedy}.")
     terminal.check_files(data, model, test)
