@@ -59,9 +59,7 @@ def no_data(monkeypatch, tmp_path):
 def test_a_gain_on_every_set_is_said_first_with_its_size(tmp_path):
     parts = found_parts(made_up(tmp_path, (1.0, 2.0, 3.0, 2.0, 6.0, 4.0)))
     assert next(iter(parts)) == "What was found"
-    assert parts["What was found"] == [
-        "TOA helps: Forecasting, itransformer under `toa` (+3.0 % in test and -1.0 in validation)."
-    ]
+    assert parts["What was found"] == ["TOA helps: Forecasting, itransformer +3.0 % under `toa`."]
     rule, text, budget = parts["Comparisons"]
     assert "too narrow" in rule
     assert "under `toa`: helps.** TOA-Softmax gains +3.0 % in test and -1.0 in validation over softmax" in text

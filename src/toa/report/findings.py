@@ -86,24 +86,30 @@ class Finding:
         return system_title(self.row.system.partition("/")[2])
 
     @property
-    def gains(self) -> str:
-        """The gain in test, and in validation."""
-        beside = "" if self.validation is None else f" in test and {signed(self.validation)} in validation"
-        return f"{signed(self.row.gain or 0.0)} {gain_unit(self.contest.metric)}{beside}"
+    def gain(self) -> str:
+        """The gain in test."""
+        return f"{signed(self.row.gain or 0.0)} {gain_unit(self.contest.metric)}"
+
+    @property
+    def under(self) -> str:
+        """The gain in test, its protocol, and a cell without which it is not shown."""
+        rest = f" (for example not without {self.row.rests_on})" if self.row.rests_on else ""
+        return f"{self.gain} under `{self.contest.protocol}`{rest}"
 
     @property
     def short(self) -> str:
         """The gain in a few words."""
         name = self.variant if self.contest.table.startswith("sor-") else f"{self.contest.backbone} {self.variant}"
         theirs = "" if self.published is None else f" (published {signed(self.published)})"
-        return f"{name} {signed(self.row.gain or 0.0)} {gain_unit(self.contest.metric)}{theirs}"
+        return f"{name} {self.gain}{theirs}"
 
     def text(self) -> str:
         """The comparison in a few sentences."""
         row, against = self.row, "itself without SOR" if self.contest.table.startswith("sor-") else "softmax"
         chosen = "which validation prefers" if self.preferred else "the best"
         best = f", {chosen} of {len(self.verdicts)} variants," if len(self.verdicts) > 1 else ""
-        words = f"**{self.title}: {self.verdict}.** {self.variant}{best} gains {self.gains} over {against} on "
+        beside = "" if self.validation is None else f" in test and {signed(self.validation)} in validation"
+        words = f"**{self.title}: {self.verdict}.** {self.variant}{best} gains {self.gain}{beside} over {against} on "
         words += f"{len(self.by_set)} data sets"
         words += f" (t interval {signed(*row.t_interval)}" if row.t_interval else ""
         words += f", bootstrap {signed(*row.interval)})" if row.interval else ""
@@ -209,16 +215,17 @@ def _gains(contest: Contest, row: Row, values: Callable[[Entry], Mapping[int | N
 
 
 def lead(found: Sequence[Finding]) -> list[str]:
-    """What was found, one line per verdict."""
+    """What was found, one line per verdict: by task and backbone, the gain in test under each protocol."""
     lines = []
     for verdict, words in _VERDICTS.items():
         own = [one for one in found if one.verdict == verdict]
-        rest = "; for example not without "
-        members = [f"{one.title} ({one.gains}{one.row.rests_on and rest + one.row.rests_on})" for one in own]
         if verdict == "too few data sets":
             tasks = ((one.title.partition(",")[0], one.contest) for one in own)
             groups = grouped((f"{task} under `{contest.protocol}`", contest.backbone) for task, contest in tasks)
             members = [f"{what} ({', '.join(backbones)})" for what, backbones in groups.items()]
+        else:
+            groups = grouped((one.title.partition(" under ")[0], one.under) for one in own)
+            members = [f"{what} {', '.join(gains)}" for what, gains in groups.items()]
         if members or verdict == "helps":
             lines.append(f"{words}: {'; '.join(members) or 'nowhere on real data'}.")
     return lines
