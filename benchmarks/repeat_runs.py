@@ -5,13 +5,12 @@
     python benchmarks/repeat_runs.py collect runs
     make pages
 
-The sample is drawn per task, protocol and backbone, from runs of at most `--seconds` whose data are here. If a command
-means other settings today than in its record, `collect` raises an error.
+The sample is drawn per task, protocol and backbone, from runs of at most `--seconds` whose data are here. `collect`
+raises an error if a command means other settings today than in its record, or if its data have changed.
 """
 
 import argparse
 import json
-import random
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -52,14 +51,13 @@ def group_of(record: Any) -> tuple[str, str, str]:
 
 
 def draw(records: Iterable[Any], *, per_group: int, seconds: float) -> list[Any]:
-    """Draw the sample, the longest runs first: the same one for the same records."""
+    """Draw the sample, the longest runs first. The order of a group is random, but the same in every draw."""
     groups: dict[tuple[str, str, str], list[Any]] = {}
-    for record in sorted(records, key=hash_of):
-        if record["wall_s"] <= seconds and data_are_here(record):
-            groups.setdefault(group_of(record), []).append(record)
-    generator = random.Random(SEED)
-    sample = [one for _, found in sorted(groups.items()) for one in generator.sample(found, min(per_group, len(found)))]
-    return sorted(sample, key=lambda one: -one["wall_s"])
+    for record in sorted(records, key=lambda one: config_hash([SEED, hash_of(one)])):
+        found = groups.setdefault(group_of(record), [])
+        if len(found) < per_group and record["wall_s"] <= seconds and data_are_here(record):
+            found.append(record)
+    return sorted((one for found in groups.values() for one in found), key=lambda one: -one["wall_s"])
 
 
 def data_are_here(record: Any) -> bool:
@@ -92,13 +90,17 @@ def main() -> None:
     elif options.folder is None:
         parser.error("collect needs the folder of the runs")
     else:
-        found = [read_record(path) for path in sorted(options.folder.rglob(RECORD))]
-        if changed := [one["command"] for one in found if hash_of(one) not in stored]:
-            parser.error(f"these runs have other settings than the stored ones: {'; '.join(changed)}")
         cells: dict[Any, list[Any]] = {}
         for one in stored.values():
             cells.setdefault(setting_of(one["task"], config_of(one)), []).append(one)
-        pairs = [compare(stored[hash_of(one)], one, cells[setting_of(one["task"], config_of(one))]) for one in found]
+        commands = {one["command"]: one for one in stored.values()}
+        pairs = []
+        for path in sorted(options.folder.rglob(RECORD)):
+            one = read_record(path)
+            own = commands.get(one["command"])
+            if own is None or (hash_of(own), own["data_checksum"]) != (hash_of(one), one["data_checksum"]):
+                parser.error(f"{path} must be a stored run with the same settings and data, got {one['command']}")
+            pairs.append(compare(own, one, cells[setting_of(own["task"], config_of(own))]))
         pairs.sort(key=lambda pair: pair["command"])
         write_atomically(TARGET, (json.dumps({"pairs": pairs}, indent=1, sort_keys=True) + "\n").encode())
         print(f"{len(pairs)} repeated runs in {TARGET.relative_to(ROOT)}")

@@ -282,7 +282,7 @@ def accuracy_table() -> str:
     """The lines of accuracies as a table."""
     titles = [name.replace("-dplr", "").replace("-nosor", ", no SOR") for name in VARIANTS]
     rows = [[title, *(f"{value:.1f}" for value in values)] for title, values in accuracy_lines().items()]
-    return table(["percent and points", *titles], rows)
+    return table(["accuracy (%), distance (points)", *titles], rows)
 
 
 def recipe_accuracies() -> str:
@@ -668,36 +668,46 @@ def unified_table() -> str:
     files = ("horizon-96", "horizons", "duet-unified")
     records = [record for file in files for record in read_records(f"forecasting/{file}.jsonl")]
     own = [r for r in records if {"backbone": "duet", "seed": 2024}.items() <= r["config"].items()]
-    cells = grouped((r for r in own if variant_of(r) == "softmax"), cell_of)
-    rows, near = [], [0, 0]
-    for (dataset, horizon), runs in sorted(cells.items()):
-        if len(runs) == 2:
-            theirs, errors = published_mse("softmax", dataset, "duet", horizon), [r["metrics"]["mse"] for r in runs]
-            near = [count + (error <= theirs + 0.005) for count, error in zip(near, errors, strict=True)]
-            rows.append([dataset, str(horizon), f"{theirs:.3f}", *(f"{error:.3f}" for error in errors)])
-    rows.append(["at most 0.005 above published", "", "", *(f"{count} of {len(rows)}" for count in near)])
+    rows, changes = [], []
+    for (dataset, horizon), runs in sorted(grouped((r for r in own if variant_of(r) == "softmax"), cell_of).items()):
+        errors = {r["config"]["protocol"]: r["metrics"]["mse"] for r in runs}
+        if "duet-unified-96" in errors:
+            theirs, shown = published_mse("softmax", dataset, "duet", horizon), list(errors.values())
+            changes.append([error - theirs for error in shown])
+            rows.append([dataset, str(horizon), f"{theirs:.3f}", *(f"{error:.3f}" for error in shown)])
+    above = (f"{sum(one > 0.005 for one in column)} of {len(rows)}" for column in zip(*changes, strict=True))
+    below = (f"{sum(one < -0.005 for one in column)} of {len(rows)}" for column in zip(*changes, strict=True))
+    rows += [["more than 0.005 above published", "", "", *above], ["more than 0.005 below published", "", "", *below]]
     return table(["dataset", "horizon", "published", "`toa-paper`", "`duet-unified-96`"], rows)
 
 
+@functools.cache
+def repeated_pairs() -> list[Record]:
+    """Stored runs with their repetitions, and the changes in percent of an error or in points of an accuracy.
+
+    `change` is that of the repeated run, `seeds` are the sizes of those to other seeds of the same cell.
+    """
+    from toa.report.gains import lower_is_better
+
+    pairs: list[Record] = json.loads((RESULTS / "repeats.json").read_text(encoding="utf-8"))["pairs"]
+    for pair in pairs:
+        unit = 100 / (pair["stored"] if lower_is_better(pair["metric"]) else 1)
+        pair["change"] = unit * (pair["repeated"] - pair["stored"])
+        pair["seeds"] = [unit * abs(other - pair["stored"]) for other in pair["other_seeds"]]
+    return pairs
+
+
 def repeats_table() -> str:
-    """Stored runs and their repetitions by task, protocol and backbone; other seeds are the measure of a difference."""
-    pairs = json.loads((RESULTS / "repeats.json").read_text(encoding="utf-8"))["pairs"]
-
-    def change(pair: Record, other: float) -> float:
-        # points of an accuracy, percent of an error
-        return 100 * (other - pair["stored"]) / (1 if pair["metric"] == "accuracy" else pair["stored"])
-
+    """Repeated runs by task, protocol and backbone."""
     rows = []
-    for key, found in sorted(grouped(pairs, lambda p: (p["task"], p["protocol"], p["backbone"])).items()):
-        changes = [change(pair, pair["repeated"]) for pair in found]
-        seeds = [abs(change(pair, other)) for pair in found for other in pair["other_seeds"]]
-        commits = len({pair["stored_commit"] for pair in found})
-        sizes = list(map(abs, changes))
-        shown = [f"{value:.2f}" for value in (statistics.median(sizes), max(sizes))]
-        between = f"{statistics.median(seeds):.2f}" if seeds else ""
-        rows.append([*key, str(len(found)), str(commits), f"{statistics.mean(changes):+.2f}", *shown, between])
-    titles = ["task", "protocol", "backbone", "runs", "commits", "mean change", "median size", "largest"]
-    return table([*titles, "between seeds"], rows, left=3)
+    for key, found in sorted(grouped(repeated_pairs(), lambda p: (p["task"], p["protocol"], p["backbone"])).items()):
+        sizes, seeds = [abs(pair["change"]) for pair in found], [one for pair in found for one in pair["seeds"]]
+        counts = [str(len(found)), str(len({pair["stored_commit"] for pair in found}))]
+        mean = statistics.mean(pair["change"] for pair in found)
+        shown = [f"{mean:+.2f}", f"{statistics.median(sizes):.2f}", f"{max(sizes):.2f}"]
+        rows.append([*key, *counts, *shown, f"{statistics.median(seeds):.2f}" if seeds else ""])
+    titles = ["task", "protocol", "backbone", "runs", "commits", "mean change", "median absolute change"]
+    return table([*titles, "largest", "between seeds"], rows, left=3)
 
 
 # the search

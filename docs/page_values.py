@@ -59,11 +59,23 @@ def uea_network() -> str:
     return f"{sum(record['weights'].get('toa', 0.0) > 0 for record in records)} of the {len(records)}"
 
 
-def uea_gain(ours: str, variant: str, plain: str) -> str:
+def uea_gain(line: str, variant: str, base_line: str) -> str:
     """Gain of a variant in one line of the accuracies over softmax in another line, in points."""
     lines = tables.accuracy_lines()
-    gain = lines[ours][tables.VARIANTS.index(variant)] - lines[plain][tables.VARIANTS.index("softmax")]
+    gain = lines[line][tables.VARIANTS.index(variant)] - lines[base_line][tables.VARIANTS.index("softmax")]
     return f"{gain:+.1f}"
+
+
+def repeated_equal(task: str) -> str:
+    """Repeated runs of a task with the test metric of the stored run."""
+    changes = [pair["change"] for pair in tables.repeated_pairs() if pair["task"] == task]
+    return f"{changes.count(0.0)} of {len(changes)}"
+
+
+def repeated_largest(*backbones: str) -> str:
+    """The largest change of a repeated run of forecasting with these backbones, in percent."""
+    pairs = [p for p in tables.repeated_pairs() if p["task"] == "forecast" and p["backbone"] in backbones]
+    return f"{max(abs(pair['change']) for pair in pairs):.2f}"
 
 
 def uea_softmax(extreme: Callable[..., float]) -> str:
@@ -213,6 +225,11 @@ def all_values() -> dict[str, Callable[[], str]]:
     found["uea-sets"] = lambda: str(len(tables.uea_accuracies()))
     found |= {f"uea-{name.lower()}": partial(uea_mean, name) for name in ("toa", "ROCKET", "HC2")}
     found |= {"uea-network": uea_network}
+    for name in tables.UEA:
+        found[f"uea-relu-{name}"] = partial(uea_gain, f"`{name}`", "toa-relu", f"`{name}`")
+    found["repeats-count"] = lambda: str(len(tables.repeated_pairs()))
+    found["repeats-equal"] = partial(repeated_equal, "classify")
+    found["repeats-largest"] = partial(repeated_largest, "patchtst", "itransformer", "two-axis")
     found["uea-published-gain"] = partial(uea_gain, "published", "toa-relu", "published")
     found["uea-test-gain"] = partial(uea_gain, "`tslib-uea`", "softmax", "`toa-paper`")
     extremes: dict[str, Any] = {"mean": statistics.fmean, "least": min, "most": max}

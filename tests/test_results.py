@@ -209,26 +209,35 @@ def test_forecasts_reach_the_published_errors():
     }
 
 
-def test_softmax_of_duet_is_nearer_to_the_paper_with_the_settings_of_its_authors():
-    *_, last = page_tables.unified_table().splitlines()
-    (ours, count), (authors, total) = (map(int, cell.split(" of ")) for cell in last.split("|")[-3:-1])
-    assert count == total >= 20
-    assert authors >= ours + 6
+def test_softmax_of_duet_is_seldom_above_the_paper_with_the_settings_of_its_authors():
+    *rows, above, _ = [line.split("|")[1:-1] for line in page_tables.unified_table().splitlines()[2:]]
+    assert [int(cell.split(" of ")[0]) for cell in above[-2:]] == [9, 2]
+    # but the published numbers are not nearer to it
+    errors = [list(map(float, row[2:])) for row in rows]
+    assert len(errors) >= 20
+    nearer = sum(abs(authors - theirs) < abs(ours - theirs) for theirs, ours, authors in errors)
+    assert nearer < len(errors) / 2
     records = read_records("forecasting/duet-unified.jsonl")
     assert {(r["config"]["protocol"], variant_of(r)) for r in records} == {("duet-unified-96", "softmax")}
 
 
-def test_repeated_runs_differ_less_than_seeds_but_for_duet():
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page_tables.repeats_table().splitlines()[2:]]
-    sizes = {tuple(row[:3]): (float(row[6]), float(row[7]), float(row[8] or "inf")) for row in rows}
-    assert sum(int(row[3]) for row in rows) > 70
-    for (task, protocol, backbone), (median, largest, between) in sizes.items():
+def test_repeated_runs_are_as_the_page_states():
+    pairs = page_tables.repeated_pairs()
+    assert len(pairs) > 70
+    assert {pair["task"] for pair in pairs} == {"forecast", "classify"}
+    groups = page_tables.grouped(pairs, lambda pair: (pair["task"], pair["protocol"], pair["backbone"]))
+    for (task, protocol, backbone), found in groups.items():
+        sizes, seeds = [abs(one["change"]) for one in found], [size for one in found for size in one["seeds"]]
         if task == "classify":
-            assert median <= between
-        elif protocol.startswith("toa") and backbone != "duet":
-            assert largest < between
-    median, largest, between = sizes["forecast", "toa", "duet"]
-    assert median > between
+            assert statistics.median(sizes) <= statistics.median(seeds)
+        elif backbone in ("patchtst", "itransformer", "two-axis"):
+            assert max(sizes) < 0.5
+        elif (protocol, backbone) in {("toa", "duet"), ("duet-unified-96", "duet")}:
+            assert statistics.median(sizes) > statistics.median(seeds)
+        elif backbone == "duet":
+            assert sum(size > 0.1 for size in sizes) <= 1
+    # the code of today makes the runs again
+    assert len({pair["commit"] for pair in pairs}) == 1
 
 
 @pytest.mark.data
@@ -328,7 +337,7 @@ def test_the_default_classifier_beats_the_published_means_in_three_times_the_tim
 
 
 @pytest.mark.parametrize("protocol", page_tables.UEA)
-def test_every_classification_cell_has_three_seeds_of_one_device(protocol):
+def test_every_classification_cell_has_its_seeds_of_one_device(protocol):
     records = read_records(f"classification/{protocol}.jsonl")
     assert {record["device"] for record in records} == {"NVIDIA H200"}
     cells = {(variant_of(r), r["config"]["dataset"], r["seed"]) for r in records}

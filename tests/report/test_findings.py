@@ -135,6 +135,13 @@ def test_the_variant_that_validation_prefers_is_the_only_tested_one(tmp_path):
     assert "TOA-ReLU, which validation prefers of 3 variants, gains +2.1 %" in finding.text()
     # six data sets are too few for three variants
     assert set(finding.verdicts.values()) == {"too few data sets"}
+    # but other variants with an interval that excludes zero are named
+    assert [(name, round(row.gain or 0.0, 1)) for name, row in finding.others] == [
+        ("TOA-Gated", 5.1),
+        ("TOA-Softmax", -10.3),
+    ]
+    assert "+2.1 % under `toa-paper` (TOA-Gated +5.1, which validation does not prefer; TOA-Softmax" in finding.under
+    assert "TOA-Gated, which validation does not prefer, gains +5.1 (t interval +" in finding.text()
 
 
 def test_seeds_that_one_variant_alone_has_are_not_compared(tmp_path):

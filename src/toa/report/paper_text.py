@@ -22,8 +22,8 @@ _COMPARED = ("forecast-full", "pems-full", "classification")
 _TOLERANCES = {"mse": 0.005, "accuracy": 0.015}
 # protocols of the library and of the authors that the paper follows, and how they differ from `toa-paper`
 _PEERS = {
-    "tslib-uea": "where TEST chooses the epoch and the variant",
-    "duet-unified-96": "the authors' loss and learning rates",
+    "tslib-uea": "where TEST chooses the epoch",
+    "duet-unified-96": "with the authors' loss, optimizer and learning rates",
 }
 
 
@@ -36,53 +36,57 @@ def summary(report: PaperReport) -> list[str]:
 
 
 def progress_line(report: PaperReport) -> str:
-    """How many published numbers are measured, how many cells are about as good, and why others are not."""
+    """How many published numbers are measured, why others are not, and how many cells are about as good."""
     own = [entry for entry in report.entries if entry.own]
     measured = sum(entry.status == "measured" for entry in own)
     runs = {run.where for entry in report.entries for run in entry.runs}
-    words = (
-        f"{measured:,} of {len(own):,} published numbers are measured here, from {len(runs):,} records. {_gaps(own)}"
-    )
-    if softmax := _reached(own, "softmax"):
-        parts = f"{softmax} of softmax; {_reached(own, 'validation')} of the TOA variant that validation prefers"
-        words += f"At most 0.005 (MSE) or 1.5 points (accuracy) worse than published are {parts}. "
-        words += f"If the test metric chose the variant: {_reached(own, 'test')}. "
+    words = f"{measured:,} of {len(own):,} published numbers are measured here, from {len(runs):,} records. "
+    words += _gaps(own)
+    if near := _near(own, "softmax", "validation", "test"):
+        words += f"Cells at most 0.005 (MSE) or 1.5 points (accuracy) worse than published: {near}. "
     for protocol, about in _PEERS.items():
         others = [entry for entry in report.entries if not entry.own and entry.protocol == protocol]
-        if softmax := _reached(others, "softmax"):
-            toa = _reached(others, "test")
-            words += f"Under `{protocol}`, {about}: {softmax} of softmax{f'; {toa} of the best TOA' if toa else ''}. "
+        same = [entry for entry in own if entry.number in [other.number for other in others]]
+        if near := _near(others, "softmax", "test"):
+            words += f"Under `{protocol}`, {about}: {near} (the same cells under `{PAPER}`: {_near(same, 'softmax')}). "
     words += "Means over seeds; the median difference is relative to the published number, negative if ours is lower."
     return words
 
 
-def _reached(entries: Iterable[Entry], chosen_by: str) -> str:
-    """How many cells are about as good as published, in all and by backbone; "" if none can be compared.
+def _near(entries: Sequence[Entry], *systems: str) -> str:
+    """How many cells of each system are at most a little worse than published; "" if none can be compared."""
+    found = {system: _count_near(entries, system) for system in systems}
+    titles = {"softmax": "softmax", "validation": "TOA chosen by validation", "test": "TOA chosen by test"}
+    return "; ".join(f"{titles[system]} {counts}" for system, counts in found.items() if counts)
 
-    `chosen_by` is "softmax", or the metric that chooses our TOA variant, "validation" or "test"; it is compared with
-    the best published one.
+
+def _count_near(entries: Iterable[Entry], system: str) -> str:
+    """The count of `_near` in all and by backbone; "" if no cell can be compared.
+
+    `system` is "softmax", or TOA by the metric that chooses our variant, "validation" or "test"; TOA is compared with
+    the best published variant.
     """
     cells: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
         number = entry.number
-        wanted = number.variant == "softmax" if chosen_by == "softmax" else is_toa(number.variant)
+        wanted = number.variant == "softmax" if system == "softmax" else is_toa(number.variant)
         if wanted and number.table in _COMPARED and number.metric in _TOLERANCES and entry.mean is not None:
             key = (number.table, number.backbone, number.dataset, number.horizon, number.metric)
             cells.setdefault(key, []).append(entry)
-    reached: dict[str, list[bool]] = {}
+    near: dict[str, list[bool]] = {}
     for (table, backbone, *_, metric), cell in cells.items():
         best = min if lower_is_better(metric) else max
-        seeds = [entry.validation if chosen_by == "validation" else entry.values for entry in cell]
+        seeds = [entry.validation if system == "validation" else entry.values for entry in cell]
         if not all(seeds):
             continue
         scores = [fmean(values.values()) for values in seeds]
         ours = cell[scores.index(best(scores))].mean or 0.0
         theirs = best(entry.number.value for entry in cell)
         worse = ours - theirs if lower_is_better(metric) else theirs - ours
-        reached.setdefault(table if table == "classification" else backbone, []).append(worse <= _TOLERANCES[metric])
-    parts = ", ".join(f"{label} {sum(group)} of {len(group)}" for label, group in sorted(reached.items()))
-    total = f"{sum(map(sum, reached.values()))} of {sum(map(len, reached.values()))} cells"
-    return f"{total}{f' ({parts})' if len(reached) > 1 else ''}" if reached else ""
+        near.setdefault(table if table == "classification" else backbone, []).append(worse <= _TOLERANCES[metric])
+    parts = ", ".join(f"{label} {sum(group)} of {len(group)}" for label, group in sorted(near.items()))
+    total = f"{sum(map(sum, near.values()))} of {sum(map(len, near.values()))}"
+    return f"{total} ({parts})" if len(near) > 1 else total if near else ""
 
 
 def _gaps(entries: Sequence[Entry]) -> str:
