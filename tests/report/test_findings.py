@@ -142,6 +142,7 @@ def test_the_variant_that_validation_prefers_is_the_only_tested_one(tmp_path):
     ]
     assert "+2.1 % under `toa-paper` (TOA-Gated +5.1, which validation does not prefer; TOA-Softmax" in finding.under
     assert "TOA-Gated, which validation does not prefer, gains +5.1 (t interval +" in finding.text()
+    assert f"finds a mean gain of {finding.row.detectable:.1f} with" in finding.text()
 
 
 def test_seeds_that_one_variant_alone_has_are_not_compared(tmp_path):

@@ -123,11 +123,9 @@ class Finding:
         words += f", bootstrap {signed(*row.interval)})" if row.interval else ""
         words += "." if self.published is None else f"; published on the same data: {signed(self.published)}."
         words += f" Without one cell, such as {row.rests_on}, the t interval contains zero." if row.rests_on else ""
-        for name, row in self.others:
-            interval = f"{signed(*row.t_interval)}, corrected for all variants" if row.t_interval else ""
-            words += (
-                f" {name}, which validation does not prefer, gains {signed(row.gain or 0.0)} (t interval {interval})."
-            )
+        for name, other in self.others:
+            interval = f"t interval {signed(*other.t_interval)}, corrected for all variants" if other.t_interval else ""
+            words += f" {name}, which validation does not prefer, gains {signed(other.gain or 0.0)} ({interval})."
         hurt = [system_title(name) for name, verdict in self.verdicts.items() if verdict == "hurts"]
         if best and "too few data sets" not in self.verdicts.values():
             words += f" With all variants tested together, {', '.join(hurt) or 'none'} hurts."

@@ -46,7 +46,8 @@ def progress_line(report: PaperReport) -> str:
         words += f"Cells at most 0.005 (MSE) or 1.5 points (accuracy) worse than published: {near}. "
     for protocol, about in _PEERS.items():
         others = [entry for entry in report.entries if not entry.own and entry.protocol == protocol]
-        same = [entry for entry in own if entry.number in [other.number for other in others]]
+        numbers = {entry.number for entry in others}
+        same = [entry for entry in own if entry.number in numbers]
         if near := _near(others, "softmax", "test"):
             words += f"Under `{protocol}`, {about}: {near} (the same cells under `{PAPER}`: {_near(same, 'softmax')}). "
     words += "Means over seeds; the median difference is relative to the published number, negative if ours is lower."
