@@ -39,9 +39,8 @@ hypothesis.settings.register_profile("toa", derandomize=True, deadline=None, max
 hypothesis.settings.load_profile("toa")
 
 
-# first: tests whose first call lets numba compile for half a minute, before the other worker needs the same kernels;
-# then the longest before the others, so that all workers end at about the same time: tests that start a process
-LONGEST = ("estimators/test_stack.py", "tests/test_compile.py", "test_docs.py", "test_sweep.py")
+# the longest before the others, so that all workers end at about the same time: tests that start a process
+LONGEST = ("tests/test_compile.py", "test_docs.py", "test_sweep.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -65,8 +64,47 @@ def as_matrices() -> None:
     """Attention applies structured operators of few tokens as matrices, as it does for users."""
 
 
+# sizes of estimators in quick tests. The kernels of the classifier take two minutes to compile on a new machine; few of
+# them are as fast in Python. Trees take most of the time of a fit.
+FEW: dict[str, dict[str, Any]] = {
+    "kernels": {"_FULL": (84, 16), "_REDUCED": (84, 4)},
+    "boosting": {"_TREES": 20},
+    "scorers": {"_TREES": 30},
+}
+# tests of no estimator, of the forest itself, and of the weight of trees
+WHOLE = (*CHECKING, "tests/theory/", "tests/estimators/test_scorers.py", "tests/benchmarks/test_leaderboards.py")
+_patch = pytest.MonkeyPatch()
+_reduced = False
+
+
+def reduce_estimators() -> None:
+    """Let estimators have few kernels, in Python, and few trees."""
+    from toa.estimators import boosting, kernels, scorers
+
+    draw = kernels._draw
+
+    def draw_in_python(*arguments: Any) -> kernels.KernelFeatures:
+        # imported on use: aeon takes seconds to import
+        from aeon.transformations.collection.convolution_based import _multirocket
+
+        for name in ("_fit_biases_multivariate", "_transform_multi"):
+            function = getattr(_multirocket, name)
+            _patch.setattr(_multirocket, name, getattr(function, "py_func", function))
+        return draw(*arguments)
+
+    _patch.setattr(kernels, "_draw", draw_in_python)
+    for module in (kernels, boosting, scorers):
+        for name, value in FEW[module.__name__.rpartition(".")[2]].items():
+            _patch.setattr(module, name, value)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    global _reduced
+    wanted = not item.nodeid.startswith(WHOLE) and not {"slow", "gpu", "data"} & {m.name for m in item.iter_markers()}
+    if wanted != _reduced:
+        _reduced = wanted
+        reduce_estimators() if wanted else _patch.undo()
     jaxtyping.config.update("jaxtyping_disable", not item.nodeid.startswith(CHECKING))
     apart = item.nodeid.startswith(STRUCTURED) and "as_matrices" not in getattr(item, "fixturenames", ())
     for kind, most in most_dense().items():

@@ -63,6 +63,7 @@ def test_theory_prints_json():
     assert all(row["simplex_distance"] > 0 and row["gated_error"] < 1e-6 for row in rows)
 
 
+@pytest.mark.usefixtures("pictures")
 def test_demo_begins_with_a_forecast_beside_baselines_and_ends_with_a_self_contained_page(tmp_path, monkeypatch):
     monkeypatch.delenv("TOA_DATA", raising=False)
     monkeypatch.setattr("toa.experiments.demo.SEEDS", (1,))
@@ -138,6 +139,7 @@ def test_run_trains_on_a_users_file(tmp_path):
     assert len(list(tmp_path.glob("own-4-patchtst-toa-gated-2024-*/record.json"))) == 1
 
 
+@pytest.mark.usefixtures("pictures")
 def test_run_detects_anomalies_in_users_files(tmp_path):
     series = np.sin(np.arange(200)[:, None] / np.array([2.0, 3.0]))
     labels = np.isin(np.arange(200), [60, 61, 62])

@@ -70,6 +70,7 @@ def test_help_shows_examples(command):
     assert "toa-softmax" in text
 
 
+@pytest.mark.usefixtures("pictures")
 def test_detect_writes_a_table_a_picture_and_a_reusable_model(tmp_path):
     data = write(spiked(), tmp_path / "own.csv")
     out, model = tmp_path / "found.csv", tmp_path / "own.toa"
@@ -227,6 +228,7 @@ def test_detect_names_the_row_of_text_and_a_missing_file(tmp_path):
     assert "No such file" in text
 
 
+@pytest.mark.usefixtures("pictures")
 def test_classify_trains_on_rows_and_classifies_others(tmp_path):
     train = write(cases(), tmp_path / "train.csv")
     test = write(cases(6), tmp_path / "test.csv")

@@ -48,6 +48,7 @@ def run_of(folder):
     return next(folder.glob("*/record.json")).parent
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_run_is_explained_by_a_page_and_pictures(forecast):
     run = run_of(forecast / "toa-gated")
     code, text = call("explain", run)

@@ -14,7 +14,7 @@ from toa.models import BACKBONES
 from toa.nn import ATTENTIONS
 from toa.report.figures import PANELS, draw_forecast
 
-QUICK = ("--backbone", "dlinear", "--lookback", "24", "--epochs", "8", "--device", "cpu")
+QUICK = ("--backbone", "dlinear", "--lookback", "24", "--epochs", "1", "--device", "cpu")
 
 
 def call(*words: object):
@@ -29,9 +29,10 @@ def table(tmp_path):
     return path
 
 
+@pytest.mark.usefixtures("pictures")
 def test_one_command_writes_a_forecast_with_intervals_and_a_picture(table, tmp_path) -> None:
     out = tmp_path / "out" / "next.csv"
-    code, text = call(table, "--horizon", 6, "--out", out, "--quantile", 0.1, "--test", 0.2, *QUICK)
+    code, text = call(table, "--horizon", 6, "--out", out, "--quantile", 0.1, "--test", 0.2, *QUICK, "--epochs", "8")
     assert code == 0, text
     found = pd.read_csv(out)
     assert list(found.columns) == [
@@ -59,7 +60,7 @@ def test_one_command_writes_a_forecast_with_intervals_and_a_picture(table, tmp_p
 def test_rows_to_test_on_are_not_trained_on_but_forecast_from(table, tmp_path) -> None:
     out = tmp_path / "next.csv"
     _, text = call(table, "--horizon", 6, "--out", out, "--test", 0.2, "--network-only", *QUICK)
-    model = Forecaster(6, model="toa", interval=0.8, backbone="dlinear", lookback=24, epochs=8, device="cpu")
+    model = Forecaster(6, model="toa", interval=0.8, backbone="dlinear", lookback=24, epochs=1, device="cpu")
     assert f"MSE {model.fit(wide()[:192]).backtest(wide(), test_size=0.2).metrics['mse']:.4f}" in text
     np.testing.assert_allclose(pd.read_csv(out)["load"], model.fit(wide()).predict()["load"])
 
@@ -69,7 +70,7 @@ def test_networks_of_several_seeds_are_averaged_and_named(table, tmp_path) -> No
     code, text = call(table, "--horizon", 6, "--out", out, "--network-only", "--seeds", 2, *QUICK)
     assert code == 0, text
     assert "mean of 2 networks: dlinear, " in text
-    model = Forecaster(6, model="toa", seeds=2, interval=0.8, backbone="dlinear", lookback=24, epochs=8, device="cpu")
+    model = Forecaster(6, model="toa", seeds=2, interval=0.8, backbone="dlinear", lookback=24, epochs=1, device="cpu")
     np.testing.assert_allclose(pd.read_csv(out)["load"], model.fit(wide()).predict()["load"])
 
 

@@ -12,6 +12,9 @@ from toa._console import make_console, make_table, show_controls, show_epochs
 from toa.cli import app
 from toa.report.tables import escape_markdown
 
+# names are drawn, too
+pytestmark = pytest.mark.usefixtures("pictures")
+
 # markup of rich, escape sequences, Markdown, HTML, formulas, formats, line ends, other scripts
 NAMES = ("[/b]", "[red]x", "\x1b[31mx", "a|b", "<script>", "$\\frac{", "{0}", "%s", "x\ty", "数", ":smile:", "a" * 300)
 # it never reads a name

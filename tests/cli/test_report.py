@@ -1,3 +1,4 @@
+import pytest
 from typer.testing import CliRunner
 
 from tests.report.paper_cases import etth1_records, hide_data, write_lines
@@ -7,6 +8,7 @@ from toa.report.operators import read_pictures
 runner = CliRunner(env={"COLUMNS": "200"})
 
 
+@pytest.mark.usefixtures("pictures")
 def test_report_writes_page_and_texts_and_prints_skipped_records(tmp_path, monkeypatch):
     hide_data(monkeypatch, tmp_path)
     path = write_lines(tmp_path / "runs" / "a.jsonl", etth1_records(1, ("ETTh1", "ETTh2", "ETTm1")))

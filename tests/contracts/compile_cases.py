@@ -11,8 +11,6 @@ from toa.ops import dropout
 # the compiler itself calls what PyTorch has deprecated
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-QUICK = {"itransformer-toa-gated"}
-
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Iterator[None]:
@@ -21,9 +19,8 @@ def _fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=[] if str(c) in QUICK else pytest.mark.slow, id=str(c)) for c in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_compiled_model_trains_as_one_graph_that_matches_eager(monkeypatch, case: Case) -> None:
     # the same draws with and without a compiler
     monkeypatch.setattr(dropout, "_draw_words", lambda count: torch.randint(-(2**63), 2**63 - 1, (count,)))

@@ -39,8 +39,7 @@ class Case(NamedTuple):
 CASES = [Case(model, name, STYLES.get(model, {})) for model in backbone_names("classify") for name in ATTENTIONS]
 # batch norm in the blocks, which has to leave padding out
 CASES.append(Case("patchtst", "toa-gated", {**PATCHES, "style": "official"}))
-every_classifier = pytest.mark.parametrize("case", CASES, ids=str)
-most_classifiers = pytest.mark.parametrize("case", with_two_attentions(CASES))
+every_classifier = pytest.mark.parametrize("case", with_two_attentions(CASES))
 every_style = pytest.mark.parametrize("case", with_one_attention(CASES))
 
 
@@ -81,7 +80,7 @@ def test_values_in_the_padding_change_neither_prediction_nor_gradient(case: Case
             assert_near(two, one, 1e-9)
 
 
-@most_classifiers
+@every_classifier
 def test_batch_size_and_order_never_change_a_prediction(case: Case):
     model = scatter_parameters(case.build().double(), 0.3).eval()
     series, mask = inputs(torch.float64)
@@ -92,14 +91,14 @@ def test_batch_size_and_order_never_change_a_prediction(case: Case):
         assert_near(model(series[row : row + 1], mask[row : row + 1]), out[row : row + 1])
 
 
-@most_classifiers
+@every_classifier
 def test_a_mask_without_padding_changes_nothing(case: Case):
     model = scatter_parameters(case.build().double(), 0.3).eval()
     series, _ = inputs(torch.float64)
     assert_near(model(series, torch.ones(len(LENGTHS), LENGTH, dtype=torch.bool)), model(series))
 
 
-@most_classifiers
+@every_classifier
 def test_real_steps_are_all_read(case: Case):
     model = scatter_parameters(case.build().double(), 0.3).eval()
     series, mask = inputs(torch.float64)
@@ -126,7 +125,7 @@ def test_state_and_copies_contain_the_complete_model(case: Case):
     assert torch.equal(model(series, mask), expected)
 
 
-@most_classifiers
+@every_classifier
 def test_training_differs_from_evaluation_by_dropout_sor_and_batch_statistics_alone(case: Case):
     model = case.build(sor=False, dropout=0.0).double().train()
     series, mask = inputs(torch.float64)

@@ -17,9 +17,8 @@ from tests.contracts.cases import (
 from tests.support import assert_near, message, scatter_parameters
 from toa.nn import LayerNorm, Linear, mixing_operators
 
-every_model = pytest.mark.parametrize("case", CASES, ids=str)
-every_backbone = pytest.mark.parametrize("case", BACKBONE_CASES, ids=str)
-most_models = pytest.mark.parametrize("case", with_two_attentions(CASES))
+every_backbone = pytest.mark.parametrize("case", with_two_attentions(BACKBONE_CASES))
+every_model = pytest.mark.parametrize("case", with_two_attentions(CASES))
 every_style = pytest.mark.parametrize("case", with_one_attention(CASES))
 
 
@@ -52,7 +51,7 @@ def test_backbone_returns_as_many_tokens_as_it_declares(case: Case):
     assert backbone.lookback == LOOKBACK
 
 
-@most_models
+@every_model
 def test_evaluation_is_deterministic_and_does_not_mix_the_batch(case: Case):
     model = case.build(dropout=0.5).eval()
     inputs = case.inputs()
@@ -79,7 +78,7 @@ def test_state_and_copies_contain_the_complete_model(case: Case):
     assert torch.equal(model(*inputs), expected)
 
 
-@most_models
+@every_model
 def test_training_differs_from_evaluation_by_dropout_sor_and_batch_statistics_alone(case: Case):
     # a model that samples queries or delays, and differently in training, uses all of them here
     model = case.build(sor=False, dropout=0.0, factor=LOOKBACK).double().train()
@@ -92,7 +91,7 @@ def test_training_differs_from_evaluation_by_dropout_sor_and_batch_statistics_al
     assert_near(trained, model.eval()(*inputs))
 
 
-@most_models
+@every_model
 def test_dropout_and_sor_act_in_training(case: Case):
     inputs = case.inputs()
     if case.has_dropout:

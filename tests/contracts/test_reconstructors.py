@@ -14,7 +14,16 @@ SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 2, "ff_dim": 12}
 
 every_model = pytest.mark.parametrize("model", backbone_names("reconstruct"))
 PAIRS = [(model, attention) for model in backbone_names("reconstruct") for attention in ATTENTIONS]
-every_pair = pytest.mark.parametrize(("model", "attention"), PAIRS)
+# quick ones are every model with two attentions, and one model with every attention
+every_pair = pytest.mark.parametrize(
+    ("model", "attention"),
+    [
+        pytest.param(
+            *pair, marks=() if pair[1] in ("softmax", "toa-gated") or pair[0] == "patchtst" else pytest.mark.slow
+        )
+        for pair in PAIRS
+    ],
+)
 # a claim about models alone is checked with one attention; the others are slow tests
 every_style = pytest.mark.parametrize(
     ("model", "attention"),

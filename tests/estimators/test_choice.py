@@ -194,7 +194,7 @@ def test_the_last_training_has_as_many_epochs_as_the_best(monkeypatch) -> None:
     monkeypatch.setattr("toa.estimators.ensemble.BASELINES", {})
     monkeypatch.setattr("toa.estimators.ensemble.linear_lookbacks", lambda *_: ())
     monkeypatch.setattr("toa.estimators.ensemble._TREE_STEPS", 0)
-    auto(epochs=20, patience=1).fit(wide(600, noise=1.0))
+    auto(epochs=20, patience=1).fit(wide(240, noise=1.0))
     assert [epochs for last, epochs, _ in seen if last] == [done for last, _, done in seen if last] != []
 
 

@@ -21,7 +21,7 @@ def error(model: Forecaster, table: pd.DataFrame) -> float:
 
 
 def learner(**options: Any) -> Forecaster:
-    return quick(HORIZON, lookback=14, epochs=30, **options)
+    return quick(HORIZON, lookback=14, epochs=15, **options)
 
 
 def test_a_text_covariate_is_a_category(tmp_path) -> None:

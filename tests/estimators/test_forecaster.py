@@ -173,7 +173,7 @@ def test_backtest_of_several_series_covers_each(several) -> None:
 
 def test_intervals_cover_their_share_of_fresh_rows() -> None:
     rows = wide(1500, noise=0.5)
-    model = quick(interval=0.8).fit(rows[:1100])
+    model = quick(interval=0.8, epochs=2).fit(rows[:1100])
     assert 0.75 < model.backtest(rows, test_size=400).metrics["coverage"] < 0.85
 
 
@@ -271,8 +271,8 @@ def test_the_default_model_is_fitted_to_few_rows(rows, horizon) -> None:
 
 @pytest.mark.parametrize("model", ["toa", "auto"])
 def test_a_constant_column_has_a_constant_forecast(model) -> None:
-    noise = np.random.default_rng(0).normal(size=300)
-    rows = np.stack([3.0 * np.sin(np.arange(300) * 2 * np.pi / 24) + noise, np.full(300, 7.1)], 1)
+    noise = np.random.default_rng(0).normal(size=120)
+    rows = np.stack([3.0 * np.sin(np.arange(120) * 2 * np.pi / 24) + noise, np.full(120, 7.1)], 1)
     fitted = Forecaster(4, model=model, season=24, epochs=1, device="cpu").fit(rows)
     assert fitted.predict()[:, 1].tolist() == [7.1] * 4
     assert fitted.predict(rows - [0.0, 9.0])[:, 1].tolist() == pytest.approx([-1.9] * 4, rel=1e-12)

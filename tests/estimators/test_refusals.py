@@ -105,10 +105,15 @@ def test_a_covariate_beyond_float32_is_refused():
         model.predict(future=future)
 
 
+@pytest.fixture(scope="module")
+def fitted() -> Forecaster:
+    return Forecaster(2, lookback=16, epochs=1).fit(columns("a"))
+
+
 @pytest.mark.parametrize(("name", "value"), [("model", np.nan), ("scaler.std", 0.0), ("scaler.mean", np.inf)])
-def test_files_with_unusable_numbers_are_refused(tmp_path, name, value):
+def test_files_with_unusable_numbers_are_refused(fitted, tmp_path, name, value):
     path = tmp_path / "model.toa"
-    Forecaster(2, lookback=8, epochs=1).fit(columns("a")).save(path)
+    fitted.save(path)
     saved = load_checkpoint(path)
     wrong = {key: tensor * value if key.startswith(name) else tensor for key, tensor in saved.tensors.items()}
     save_checkpoint(path, wrong, saved.facts)
@@ -154,9 +159,9 @@ def forged(path, change) -> None:
         lambda facts: facts.update(fitted=None),
     ],
 )
-def test_forged_models_are_refused_quickly_with_the_name_of_the_file(tmp_path, change):
+def test_forged_models_are_refused_quickly_with_the_name_of_the_file(fitted, tmp_path, change):
     path = tmp_path / "model.toa"
-    Forecaster(2, lookback=16, epochs=1).fit(columns("a")).save(path)
+    fitted.save(path)
     forged(path, change)
     begin = time.perf_counter()
     with pytest.raises(ValueError, match=r"model\.toa must"):

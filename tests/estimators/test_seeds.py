@@ -45,15 +45,14 @@ def auto(**options) -> Any:
 
 
 def test_the_network_alone_averages_as_many_seeds_as_are_asked_for():
-    several = quick(seeds=3, seed=5).fit(noisy())
-    single = [quick(seed=seed).fit(noisy()).predict() for seed in (5, 6, 7)]
+    several = quick(seeds=3, seed=5, epochs=2).fit(noisy())
+    networks = [quick(seed=seed, epochs=2).fit(noisy()) for seed in (5, 6, 7)]
+    single = [network.predict() for network in networks]
     assert several.seeds_ == (5, 6, 7)
     expected = np.mean([found[["load", "heat"]].to_numpy() for found in single], axis=0)
     np.testing.assert_allclose(several.predict()[["load", "heat"]], expected, rtol=1e-6)
     assert np.ptp([found["load"] for found in single], axis=0).max() > 1e-3
-    assert several.validation_ == pytest.approx(
-        np.mean([quick(seed=seed).fit(noisy()).validation_ for seed in (5, 6, 7)])
-    )
+    assert several.validation_ == pytest.approx(np.mean([network.validation_ for network in networks]))
 
 
 def test_the_network_alone_is_one_network_unless_more_are_asked_for(trained):
@@ -120,7 +119,10 @@ def test_a_network_without_weight_is_trained_once(monkeypatch, trained):
     assert model.seeds_ == (2024,)
 
 
-@pytest.mark.parametrize(("networks", "seeds"), [(3.9, 1), (4.1, 2), (5.9, 2), (6.1, 3)])
+@pytest.mark.parametrize(
+    ("networks", "seeds"),
+    [(3.9, 1), (4.1, 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((5.9, 2), (6.1, 3)))],
+)
 def test_a_further_seed_needs_time_for_its_steps_and_for_those_of_all_seeds_on_all_rows(
     network_decides, monkeypatch, networks, seeds
 ):

@@ -207,6 +207,17 @@ def test_kernels_are_restored_from_their_state(kernels):
     assert sum(tensor.nbytes for tensor in tensors.values()) < 2**20
 
 
+def test_few_seconds_or_many_cases_reduce_the_kernels(monkeypatch):
+    series, _ = waves(6, steps=12)
+    few, features = KernelFeatures.fit(series, seed=1, seconds=0.0)
+    every, more = KernelFeatures.fit(series, seed=1)
+    assert features.shape[1] < more.shape[1]
+    assert np.array_equal(KernelFeatures.from_state(*few.state(), *few.shape).transform(series), features)
+    monkeypatch.setattr("toa.estimators.kernels._FEW_CASES", 5)
+    assert KernelFeatures.fit(series, seed=1)[0].sizes == few.sizes != every.sizes
+
+
+@pytest.mark.slow
 def test_there_are_fewer_kernels_for_little_time_or_many_cases():
     series, _ = waves(12, steps=12)
     few, features = KernelFeatures.fit(series, seed=1, seconds=0.0)

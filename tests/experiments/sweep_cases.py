@@ -90,7 +90,7 @@ def share(folder: Path, count: int) -> dict[str, object]:
 
 def kill(folder: Path, kills: int) -> dict[str, object]:
     """Two sweeps run one list; they are killed in turn and started again."""
-    jobs, out = make_jobs(write_series(folder), 6 + 2 * kills, "training.epochs=6"), folder / "killed"
+    jobs, out = make_jobs(write_series(folder), 3 + 2 * kills, "training.epochs=6"), folder / "killed"
     chance = random.Random(kills)
     known: dict[str, int] = {}
     rewritten = 0

@@ -14,8 +14,6 @@ from toa.models import build_forecaster
 from toa.nn import AttentionSpec, AutoCorrelation, Structure
 from toa.ops import GATE_NORMS, SCORE_NORMS
 
-QUICK = "itransformer-toa-gated"
-
 
 def ready(model: nn.Module) -> nn.Module:
     return scatter_parameters(model, 0.1).eval()
@@ -48,9 +46,8 @@ def test_auto_correlation_exports_for_any_batch_size() -> None:
     assert_near(program(*inputs), layer(*inputs), 1e-6)
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=[] if str(c) == QUICK else pytest.mark.slow, id=str(c)) for c in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_onnx_file_matches_the_model_for_other_batch_sizes(case: Case, tmp_path) -> None:
     model = ready(case.build())
     export_onnx(model, tmp_path / "model.onnx", case.inputs(1))

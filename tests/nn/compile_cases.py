@@ -9,10 +9,9 @@ from tests.support import assert_near
 from toa.nn import ATTENTIONS, Attention, AttentionSpec, TemporalOperatorAttention, build_attention, share_drop_rate
 
 
-def every_attention(*fast: str) -> pytest.MarkDecorator:
-    """Parametrise over all attentions; those not in `fast` run with the slow cases."""
-    names = [pytest.param(name, marks=() if name in fast else pytest.mark.slow) for name in ATTENTIONS]
-    return pytest.mark.parametrize("name", names)
+def every_attention() -> pytest.MarkDecorator:
+    """Parametrise over all attentions, with the slow cases."""
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in ATTENTIONS])
 
 
 # the compiler calls deprecated functions of PyTorch
@@ -115,7 +114,7 @@ def test_compiled_model_shares_one_drop_rate() -> None:
     assert_near(compiled(x), expected, 1e-5)
 
 
-@every_attention("toa-gated")
+@every_attention()
 def test_compiled_layer_accepts_many_lengths(name) -> None:
     layer = build_attention(name, 8, 2, 40).eval()
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")

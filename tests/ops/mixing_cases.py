@@ -170,7 +170,8 @@ def test_generator_makes_a_training_pass_reproducible(tokens, sharing) -> None:
 
 # the compiler itself calls deprecated functions of PyTorch
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("dropped", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dropped", [True, False])
 def test_mixing_is_registered_correctly(dropped) -> None:
     drop = make_drop([0.3, 0.6]) if dropped else (None, None)
     views = (normal(2, 2, 9, 5, dtype=torch.float16).transpose(1, 2), normal(2, 11, 11)[:, :9, :9])

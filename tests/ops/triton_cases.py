@@ -257,11 +257,8 @@ def test_heads_of_neighbouring_seeds_have_different_masks() -> None:
 
 # the compiler itself calls deprecated functions of PyTorch
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize(
-    "names",
-    [("rms", "rms"), *(pytest.param(names, marks=pytest.mark.slow) for names in (("none", "none"), ("none", "l2")))],
-    ids=str,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [("rms", "rms"), ("none", "none"), ("none", "l2")], ids=str)
 def test_tiles_are_registered_correctly(names) -> None:
     arguments = make_problem(keys=7, queries=5, heads=1, activation="gated").cast(torch.float32).to(DEVICE).leaves
     tensors = [arguments[name] for name in ("q", "k", "v", "gate_q", "gate_k")]
@@ -275,9 +272,8 @@ def test_tiles_are_registered_correctly(names) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize(
-    ("activation", "dropped"), [("gated", True), pytest.param("softmax", False, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("activation", "dropped"), [("gated", True), ("softmax", False)])
 def test_short_sequence_attention_is_registered_correctly(activation, dropped) -> None:
     problem = make_problem(keys=7, queries=5, heads=1, activation=activation).cast(torch.float32).to(DEVICE)
     given = problem.arguments()

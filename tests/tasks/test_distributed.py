@@ -22,7 +22,12 @@ def play(folder, *cases: str):
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    return play(tmp_path_factory.mktemp("ranks"), "shares", "curve", "resumed", "regrouped")
+    return play(tmp_path_factory.mktemp("ranks"), "shares", "curve")
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    return play(tmp_path_factory.mktemp("stopped"), "resumed", "regrouped")
 
 
 def test_two_ranks_share_a_batch_and_weight_their_losses(seen):
@@ -44,24 +49,27 @@ def test_two_ranks_have_the_loss_curve_of_one(seen):
         assert two["best"] == one["best"]
 
 
-def test_a_signal_to_one_rank_stops_all_and_they_resume_to_the_same_weights(seen):
-    (alone,), ranks = seen["resumed"]["1"], seen["resumed"]["2"]
+@pytest.mark.slow
+def test_a_signal_to_one_rank_stops_all_and_they_resume_to_the_same_weights(stopped):
+    (alone,), ranks = stopped["resumed"]["1"], stopped["resumed"]["2"]
     assert alone["said"] == "stopped after 8 of 20 steps"
     # at the next observation, every three steps
     assert {rank["said"] for rank in ranks} == {"stopped after 9 of 20 steps"}
     assert all(rank["same"] for rank in (alone, *ranks))
 
 
-def test_each_rank_has_its_own_random_numbers_and_resumes_them(seen):
-    (alone,), (first, second) = seen["resumed"]["1"], seen["resumed"]["2"]
+@pytest.mark.slow
+def test_each_rank_has_its_own_random_numbers_and_resumes_them(stopped):
+    (alone,), (first, second) = stopped["resumed"]["1"], stopped["resumed"]["2"]
     assert alone["names"] == ["random.cpu", "random.own.0"]
     assert first["names"] == ["random-1.cpu", "random-1.own.0", *alone["names"]]
     assert first["draw"] != second["draw"]
 
 
-def test_two_processes_resume_a_run_of_one(seen):
-    assert seen["regrouped"]["1"] == ["stopped"]
-    first, second = seen["regrouped"]["2"]
+@pytest.mark.slow
+def test_two_processes_resume_a_run_of_one(stopped):
+    assert stopped["regrouped"]["1"] == ["stopped"]
+    first, second = stopped["regrouped"]["2"]
     assert first[0] == second[0] == 4
     assert first[1] != second[1]
 

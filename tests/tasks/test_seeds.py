@@ -1,6 +1,7 @@
 """A fit depends on its seed only, not on other threads, and leaves the global random state alone."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,15 @@ CPU = torch.device("cpu")
 
 def forecaster(seed: int) -> dict[str, torch.Tensor]:
     settings, attention = {"dropout": 0.2}, {"name": "toa-gated", "sor": True, "dropout": 0.1}
-    model = Forecaster(6, lookback=12, epochs=1, batch_size=16, seed=seed, attention=attention, settings=settings)
+    how: dict[str, Any] = {
+        "model": "toa",
+        "lookback": 12,
+        "epochs": 1,
+        "batch_size": 16,
+        "attention": attention,
+        "settings": settings,
+    }
+    model = Forecaster(6, seed=seed, **how)
     return model.fit(wide(120)).model_.state_dict()
 
 
