@@ -11,7 +11,7 @@ from toa.cli.run import read_runs
 from toa.experiments import resolve
 from toa.experiments.paper import published_numbers
 from toa.experiments.paper.tables import TABLES, table_cells
-from toa.experiments.run import Estimates, Job, timed_records
+from toa.experiments.run import Estimates, Job, Outcome, timed_records
 from toa.experiments.sweep import BrokenDeviceError
 
 
@@ -64,6 +64,15 @@ def test_a_list_is_run_once_with_one_line_per_run(runs, tmp_path):
     assert call(*words)[1].count(" val ") == 2
     assert [path.stat().st_mtime_ns for path in paths] == written
     assert "2 of 2 done, 0 running, 0 failed, 0 to do." in call("watch", str(tmp_path / "out"), "--once")[1]
+
+
+@pytest.mark.parametrize(("commit", "warned"), [("0123456789ab-dirty", True), ("0123456789ab", False), (None, False)])
+def test_changes_that_are_not_committed_are_named_before_the_runs(runs, tmp_path, monkeypatch, commit, warned):
+    monkeypatch.setattr("toa.experiments.records.checkout_commit", lambda: commit)
+    monkeypatch.setattr("toa.experiments.sweep.sweep", lambda *_, **__: Outcome(records={}, failures={}))
+    code, text = call("reproduce", "--runs", str(runs), "--out", str(tmp_path / "out"), "--device", "cpu")
+    assert code == 0
+    assert text.startswith("warning: every record will name 0123456789ab-dirty; commit") is warned
 
 
 def test_a_failed_run_is_reported_and_retried_on_request(runs, tmp_path):

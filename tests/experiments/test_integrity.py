@@ -167,7 +167,7 @@ def test_the_commit_of_another_project_is_not_recorded(tmp_path, monkeypatch):
     subprocess.run([*git, "commit", "-qm", "other"], check=True)
     monkeypatch.setattr(records, "__file__", str(installed))
     assert subprocess.run([*git, "describe", "--always"], check=True, capture_output=True).stdout
-    assert records._commit() is None
+    assert records.checkout_commit() is None
 
 
 @pytest.mark.parametrize(

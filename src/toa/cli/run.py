@@ -148,6 +148,7 @@ def reproduce(
     """Run the experiments of the paper. Loads finished runs and resumes interrupted ones; processes can share them."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from toa.experiments.records import checkout_commit
     from toa.experiments.run import failure_times
     from toa.experiments.sweep import RunContext, check_executor, default_workers, sweep
 
@@ -177,6 +178,8 @@ def reproduce(
     if dry_run:
         _print_plan(console, jobs, context, default_workers(executor, workers))
         return
+    if (commit := checkout_commit() or "").endswith("-dirty"):
+        console.print(f"warning: every record will name {commit}; commit the changes of this checkout first.")
     title = TextColumn("{task.description}", markup=False)
     columns = (title, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:

@@ -91,7 +91,7 @@ def provenance(device: torch.device, command: Sequence[str], threads: int | None
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else name,
         "versions": {"toa": toa.__version__, "torch": torch.__version__, "python": platform.python_version()},
-        "commit": _commit(),
+        "commit": checkout_commit(),
         "command": shlex.join(words),
     }
 
@@ -135,7 +135,7 @@ def check_record(content: object, where: str) -> Record:
         raise ValueError(f"{where} must be a record of toa, got something else ({error!r}); {_NO_RECORD}.") from error
 
 
-def _commit() -> str | None:
+def checkout_commit() -> str | None:
     """Commit of the checkout of toa, with a mark if it has changes; None outside of one."""
     found = []
     for words in (
