@@ -668,17 +668,17 @@ def unified_table() -> str:
     files = ("horizon-96", "horizons", "duet-unified")
     records = [record for file in files for record in read_records(f"forecasting/{file}.jsonl")]
     own = [r for r in records if {"backbone": "duet", "seed": 2024}.items() <= r["config"].items()]
-    rows, changes = [], []
+    protocols, rows, changes = ("toa-paper", "duet-unified-96"), [], []
     for (dataset, horizon), runs in sorted(grouped((r for r in own if variant_of(r) == "softmax"), cell_of).items()):
         errors = {r["config"]["protocol"]: r["metrics"]["mse"] for r in runs}
-        if "duet-unified-96" in errors:
-            theirs, shown = published_mse("softmax", dataset, "duet", horizon), list(errors.values())
+        if set(protocols) <= errors.keys():
+            theirs, shown = published_mse("softmax", dataset, "duet", horizon), [errors[name] for name in protocols]
             changes.append([error - theirs for error in shown])
             rows.append([dataset, str(horizon), f"{theirs:.3f}", *(f"{error:.3f}" for error in shown)])
     above = (f"{sum(one > 0.005 for one in column)} of {len(rows)}" for column in zip(*changes, strict=True))
     below = (f"{sum(one < -0.005 for one in column)} of {len(rows)}" for column in zip(*changes, strict=True))
     rows += [["more than 0.005 above published", "", "", *above], ["more than 0.005 below published", "", "", *below]]
-    return table(["dataset", "horizon", "published", "`toa-paper`", "`duet-unified-96`"], rows)
+    return table(["dataset", "horizon", "published", *(f"`{name}`" for name in protocols)], rows)
 
 
 @functools.cache

@@ -236,8 +236,9 @@ def test_repeated_runs_are_as_the_page_states():
             assert statistics.median(sizes) > statistics.median(seeds)
         elif backbone == "duet":
             assert sum(size > 0.1 for size in sizes) <= 1
-    # the code of today makes the runs again
+    # all were repeated at one commit, and no commit had changes
     assert len({pair["commit"] for pair in pairs}) == 1
+    assert not any(unclean({"commit": pair[name]}) for pair in pairs for name in ("commit", "stored_commit"))
 
 
 @pytest.mark.data
