@@ -327,12 +327,18 @@ class Task:
                 observe=options.observe,
                 diagnose=True,
             )
-            found, threads = self.evaluate(config, model, data), torch.get_num_threads()
+
+            def repeatable(measure: Callable[..., Any], *arguments: Any) -> Any:
+                # the channel mask of DUET may be random in evaluation too: each evaluation draws the same numbers
+                with seeded(config.seed, fabric.device, compiled=config.training.compile):
+                    return measure(*arguments)
+
+            found, threads = repeatable(self.evaluate, config, model, data), torch.get_num_threads()
             validate = self.validate(config, data)
             operators = {
                 "norms": operator_norms(model),
                 "branch_sizes": sizes,
-                "contributions": {} if validate is None else contributions(model, lambda: validate(model)),
+                "contributions": {} if validate is None else contributions(model, lambda: repeatable(validate, model)),
             }
         progress = {"devices": fabric.world_size, "best_epoch": state.best_epoch, "history": state.history}
         facts = {name: progress[name] for name in self.record_fields} | {"threads": threads, "operators": operators}
