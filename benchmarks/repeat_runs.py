@@ -6,7 +6,8 @@
     make pages
 
 The sample is drawn per task, protocol and backbone, from runs of at most `--seconds` whose data are here. `collect`
-raises an error if a command means other settings today than in its record, or if its data have changed.
+adds the runs to those of earlier calls. It raises an error if a command means other settings today than in its record,
+or if its data have changed.
 """
 
 import argparse
@@ -101,9 +102,13 @@ def main() -> None:
             if own is None or (hash_of(own), own["data_checksum"]) != (hash_of(one), one["data_checksum"]):
                 parser.error(f"{path} must be a stored run with the same settings and data, got {one['command']}")
             pairs.append(compare(own, one, cells[setting_of(own["task"], config_of(own))]))
-        pairs.sort(key=lambda pair: pair["command"])
-        write_atomically(TARGET, (json.dumps({"pairs": pairs}, indent=1, sort_keys=True) + "\n").encode())
-        print(f"{len(pairs)} repeated runs in {TARGET.relative_to(ROOT)}")
+        content = json.loads(TARGET.read_text(encoding="utf-8")) if TARGET.exists() else {"pairs": []}
+        content["pairs"] += pairs
+        # of a run that was repeated before, the new comparison replaces the old one
+        latest = {pair["command"]: pair for pair in content["pairs"]}
+        content["pairs"] = sorted(latest.values(), key=lambda pair: pair["command"])
+        write_atomically(TARGET, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
+        print(f"{len(pairs)} repeated runs in {TARGET.relative_to(ROOT)}, which has {len(latest)}")
 
 
 if __name__ == "__main__":

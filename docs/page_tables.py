@@ -664,50 +664,26 @@ def rate_table() -> str:
 
 
 def unified_table() -> str:
-    """DUET's softmax under `toa-paper` and with its authors' settings, the same seed, beside the published MSE."""
+    """DUET under `toa-paper` and with its authors' settings, the same seed, beside the published MSE of softmax."""
     files = ("horizon-96", "horizons", "duet-unified")
     records = [record for file in files for record in read_records(f"forecasting/{file}.jsonl")]
     own = [r for r in records if {"backbone": "duet", "seed": 2024}.items() <= r["config"].items()]
-    protocols, rows, changes = ("toa-paper", "duet-unified-96"), [], []
-    for (dataset, horizon), runs in sorted(grouped((r for r in own if variant_of(r) == "softmax"), cell_of).items()):
-        errors = {r["config"]["protocol"]: r["metrics"]["mse"] for r in runs}
-        if set(protocols) <= errors.keys():
-            theirs, shown = published_mse("softmax", dataset, "duet", horizon), [errors[name] for name in protocols]
-            changes.append([error - theirs for error in shown])
-            rows.append([dataset, str(horizon), f"{theirs:.3f}", *(f"{error:.3f}" for error in shown)])
-    above = (f"{sum(one > 0.005 for one in column)} of {len(rows)}" for column in zip(*changes, strict=True))
-    below = (f"{sum(one < -0.005 for one in column)} of {len(rows)}" for column in zip(*changes, strict=True))
-    rows += [["more than 0.005 above published", "", "", *above], ["more than 0.005 below published", "", "", *below]]
-    return table(["dataset", "horizon", "published", *(f"`{name}`" for name in protocols)], rows)
-
-
-@functools.cache
-def repeated_pairs() -> list[Record]:
-    """Stored runs with their repetitions, and the changes in percent of an error or in points of an accuracy.
-
-    `change` is that of the repeated run, `seeds` are the sizes of those to other seeds of the same cell.
-    """
-    from toa.report.gains import lower_is_better
-
-    pairs: list[Record] = json.loads((RESULTS / "repeats.json").read_text(encoding="utf-8"))["pairs"]
-    for pair in pairs:
-        unit = 100 / (pair["stored"] if lower_is_better(pair["metric"]) else 1)
-        pair["change"] = unit * (pair["repeated"] - pair["stored"])
-        pair["seeds"] = [unit * abs(other - pair["stored"]) for other in pair["other_seeds"]]
-    return pairs
-
-
-def repeats_table() -> str:
-    """Repeated runs by task, protocol and backbone."""
-    rows = []
-    for key, found in sorted(grouped(repeated_pairs(), lambda p: (p["task"], p["protocol"], p["backbone"])).items()):
-        sizes, seeds = [abs(pair["change"]) for pair in found], [one for pair in found for one in pair["seeds"]]
-        counts = [str(len(found)), str(len({pair["stored_commit"] for pair in found}))]
-        mean = statistics.mean(pair["change"] for pair in found)
-        shown = [f"{mean:+.2f}", f"{statistics.median(sizes):.2f}", f"{max(sizes):.2f}"]
-        rows.append([*key, *counts, *shown, f"{statistics.median(seeds):.2f}" if seeds else ""])
-    titles = ["task", "protocol", "backbone", "runs", "commits", "mean change", "median absolute change"]
-    return table([*titles, "largest", "between seeds"], rows, left=3)
+    names = [("toa-paper", "softmax"), *(("duet-unified-96", one) for one in ("softmax", "toa-softmax", "toa-gated"))]
+    rows, changes = [], []
+    for (dataset, horizon), runs in sorted(grouped(own, cell_of).items()):
+        errors = {(r["config"]["protocol"], variant_of(r)): r["metrics"]["mse"] for r in runs}
+        theirs, shown = published_mse("softmax", dataset, "duet", horizon), [errors.get(name) for name in names]
+        changes.append([None if error is None else error - theirs for error in shown])
+        rows.append([dataset, str(horizon), f"{theirs:.3f}", *("" if e is None else f"{e:.3f}" for e in shown)])
+    for title, sign in (("above", 1), ("below", -1)):
+        found = [[sign * one for one in column if one is not None] for column in zip(*changes, strict=True)]
+        counts = (f"{sum(one > 0.005 for one in column)} of {len(column)}" for column in found)
+        rows.append([f"more than 0.005 {title} published softmax", "", "", *counts])
+    titles = [
+        "softmax, `toa-paper`",
+        *(f"{label}, `duet-unified-96`" for label in ("softmax", "TOA-Softmax", "TOA-Gated")),
+    ]
+    return table(["dataset", "horizon", "softmax, published", *titles], rows)
 
 
 # the search
@@ -895,11 +871,12 @@ def all_tables() -> dict[str, Callable[[], str]]:
     """Every table by name."""
     from aims_tables import aims, gain_parts
     from page_values import against_paper, sor_pairs
+    from repeat_tables import by_commit, duet_gains, repeats
 
     found: dict[str, Callable[[], str]] = {name: partial(performance_table, name) for name in PERFORMANCE}
     found |= {"speed-summary": speed_summary, "forecast-summary": forecast_summary, "without-sor": sor_table}
     found |= {"duet-dropout": dropout_table, "duet-rate": rate_table, "duet-unified": unified_table}
-    found["repeats"] = repeats_table
+    found |= {"repeats": repeats, "repeats-commits": by_commit, "repeats-duet": duet_gains}
     of_patchtst = {
         "search-patchtst": ["ETTh1", "Exchange"],
         "search-weather": ["Weather"],

@@ -7,6 +7,7 @@ from typing import Any
 
 import page_tables as tables
 from performance_tables import read
+from repeat_tables import read_repeats, repeated_pairs
 from toa.report.evidence import read_evidence
 
 SMALL, LARGE = ("ETTh1", "ETTh2", "Exchange"), ("ETTm1", "ETTm2", "Weather")
@@ -68,13 +69,13 @@ def uea_gain(line: str, variant: str, base_line: str) -> str:
 
 def repeated_equal(task: str) -> str:
     """Repeated runs of a task with the test metric of the stored run."""
-    changes = [pair["change"] for pair in tables.repeated_pairs() if pair["task"] == task]
+    changes = [pair["change"] for pair in repeated_pairs() if pair["task"] == task]
     return f"{changes.count(0.0)} of {len(changes)}"
 
 
 def repeated_largest(*backbones: str) -> str:
     """The largest change of a repeated run of forecasting with these backbones, in percent."""
-    pairs = [p for p in tables.repeated_pairs() if p["task"] == "forecast" and p["backbone"] in backbones]
+    pairs = [p for p in repeated_pairs() if p["task"] == "forecast" and p["backbone"] in backbones]
     return f"{max(abs(pair['change']) for pair in pairs):.2f}"
 
 
@@ -227,7 +228,8 @@ def all_values() -> dict[str, Callable[[], str]]:
     found |= {"uea-network": uea_network}
     for name in tables.UEA:
         found[f"uea-relu-{name}"] = partial(uea_gain, f"`{name}`", "toa-relu", f"`{name}`")
-    found["repeats-count"] = lambda: str(len(tables.repeated_pairs()))
+    found["repeats-count"] = lambda: str(len(repeated_pairs()))
+    found["repeats-commits"] = lambda: str(len(read_repeats()["by_commit"]["runs"]))
     found["repeats-equal"] = partial(repeated_equal, "classify")
     found["repeats-largest"] = partial(repeated_largest, "patchtst", "itransformer", "two-axis")
     found["uea-published-gain"] = partial(uea_gain, "published", "toa-relu", "published")

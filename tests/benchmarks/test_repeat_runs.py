@@ -77,6 +77,18 @@ def test_a_repeated_run_stands_beside_the_stored_one_and_other_seeds(stored, tmp
     ]
     assert len(pair["other_seeds"]) == len(same) - 1 > 0
 
+    # a second repetition replaces the first, and others stay
+    other = {**pair, "command": "toa run --dataset other"}
+    (tmp_path / "repeats.json").write_text(json.dumps({"pairs": [pair, other], "note": 1}), encoding="utf-8")
+    write_record(tmp_path / "runs" / "record.json", {**first, "commit": "ba9876543210"})
+    run_script(monkeypatch, "collect", str(tmp_path / "runs"))
+    content = json.loads((tmp_path / "repeats.json").read_text(encoding="utf-8"))
+    assert content["note"] == 1
+    assert {one["command"]: one["commit"] for one in content["pairs"]} == {
+        first["command"]: "ba9876543210",
+        other["command"]: "0123456789ab",
+    }
+
 
 def test_a_run_with_other_settings_than_the_stored_one_is_an_error(stored, tmp_path, monkeypatch, capsys):
     first = next(iter(stored.values()))
