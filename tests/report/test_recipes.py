@@ -101,6 +101,7 @@ def test_the_summary_counts_cells_under_the_settings_of_peers_and_what_they_give
     ]
     report = make_report([write_lines(tmp_path / "runs.jsonl", found)], tables=["classification"])
     near = "softmax 2 of 3; TOA chosen by test 0 of 1 (the same cells under `toa-paper`: softmax 1 of 2)."
+    near += " With these settings in place of those of `toa-paper`: softmax 2 of 3. "
     assert f"Under `tslib-uea`, where TEST chooses the epoch: {near}" in progress_line(report)
     words = "Softmax alone gains +4.0 points on 2 data sets if it is trained on all of TRAIN and TEST chooses the epoch"
     assert any(f"{words} (`tslib-uea`)." in claim for claim in found_parts(report)["Claims of the paper"])
