@@ -7,8 +7,9 @@ from typing import Any
 
 import page_tables as tables
 from performance_tables import read
-from repeat_tables import read_repeats, repeated_pairs
+from repeat_tables import DUET_RUNS, duet_gain, read_repeats, repeated_pairs
 from toa.report.evidence import read_evidence
+from toa.report.tables import signed
 
 SMALL, LARGE = ("ETTh1", "ETTh2", "Exchange"), ("ETTm1", "ETTm2", "Weather")
 
@@ -65,6 +66,18 @@ def uea_gain(line: str, variant: str, base_line: str) -> str:
     lines = tables.accuracy_lines()
     gain = lines[line][tables.VARIANTS.index(variant)] - lines[base_line][tables.VARIANTS.index("softmax")]
     return f"{gain:+.1f}"
+
+
+def duet_value(other: str, runs: str, shown: str) -> str:
+    """A part of what TOA-Softmax gains under DUET over another variant."""
+    return shown.format(duet_gain(other, DUET_RUNS[runs]))
+
+
+def searched_gain() -> str:
+    """Mean gain of TOA under DUET with the look-backs of its authors, in percent."""
+    found = tables.searched_duet()
+    errors = (tables.mean_errors(found[name]) for name in ("toa-softmax", "softmax"))
+    return signed(statistics.fmean(tables.gains_by_set(*errors).values()))
 
 
 def repeated_equal(task: str) -> str:
@@ -229,6 +242,12 @@ def all_values() -> dict[str, Callable[[], str]]:
     for name in tables.UEA:
         found[f"uea-relu-{name}"] = partial(uea_gain, f"`{name}`", "toa-relu", f"`{name}`")
     found["repeats-count"] = lambda: str(len(repeated_pairs()))
+    found["duet-sor-earlier"] = partial(duet_value, "without SOR", "earlier", "{0.better} of {0.cells}")
+    found["duet-equal"] = partial(duet_value, "equal dropout", "both", "{0.mean:+.1f}")
+    found["duet-equal-interval"] = partial(
+        duet_value, "equal dropout", "both", "{0.interval[0]:+.1f} to {0.interval[1]:+.1f}"
+    )
+    found["duet-search-gain"] = searched_gain
     found["repeats-commits"] = lambda: str(len(read_repeats()["by_commit"]["runs"]))
     found["repeats-equal"] = partial(repeated_equal, "classify")
     found["repeats-largest"] = partial(repeated_largest, "patchtst", "itransformer", "two-axis")

@@ -6,14 +6,19 @@ import json
 import shlex
 import statistics
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
 
 import page_tables as tables
 from performance_tables import table
-from toa.report.gains import lower_is_better
+from toa.report.gains import lower_is_better, t_interval
+from toa.report.tables import signed
 
-# what TOA-Softmax is compared with
-COMPARED = ("softmax", "without SOR")
+# runs of DUET under `toa`
+DUET_RUNS = {"earlier": ["stored"], "repeated": ["repeated"], "both": ["stored", "repeated"]}
 
 
 def read_repeats() -> tables.Record:
@@ -71,31 +76,44 @@ def by_commit() -> str:
 def duet_gains() -> str:
     """What TOA-Softmax and SOR gain under DUET in the earlier runs, in the repeated ones and in both."""
     rows = []
-    for title, sides in (("earlier", ["stored"]), ("repeated", ["repeated"]), ("both", ["stored", "repeated"])):
-        errors = duet_errors(sides)
-        ours = errors["toa-softmax"]
-        ratios = {other: {cell: ours[cell] / error for cell, error in errors[other].items()} for other in COMPARED}
-        by_set = defaultdict(list)
-        for (dataset, _), ratio in ratios["softmax"].items():
-            by_set[dataset].append(ratio)
-        gain = statistics.fmean(1 - statistics.geometric_mean(found) for found in by_set.values())
-        better = [f"{sum(ratio < 1 for ratio in found.values())} of {len(found)}" for found in ratios.values()]
-        rows.append([title, f"{100 * gain:+.1f} %", *better])
-    return table(
-        ["runs", "gain of TOA-Softmax", "cells better than softmax", "cells better with SOR than without"], rows
-    )
+    for title, sides in DUET_RUNS.items():
+        gains = {other: duet_gain(other, sides) for other in ("softmax", "equal dropout", "without SOR")}
+        shown = [f"{gain.mean:+.1f} % ({signed(*gain.interval)})" for gain in gains.values()]
+        counts = [f"{gain.better} of {gain.cells}" for gain in gains.values()]
+        rows.append([title, *(f"{mean}, {count}" for mean, count in zip(shown, counts, strict=True))])
+    return table(["runs", "over softmax", "over softmax with TOA's dropout", "over itself without SOR"], rows)
 
 
-def duet_errors(sides: list[str]) -> dict[str, dict[tuple[str, str], float]]:
-    """Mean test MSE of DUET under `toa` by variant, and by dataset and horizon, over the runs of these sides."""
+class Gain(NamedTuple):
+    """Gain of TOA-Softmax in percent: mean over data sets, its t interval, and cells in which it is better."""
+
+    mean: float
+    interval: tuple[float, float]
+    better: int
+    cells: int
+
+
+def duet_gain(other: str, sides: Sequence[str]) -> Gain:
+    """Gain of TOA-Softmax over another variant of `duet_errors`."""
+    errors = duet_errors(sides)
+    ours, plain = errors["toa-softmax"], errors[other]
+    gains = [*tables.gains_by_set(ours, plain).values()]
+    interval = t_interval(np.array(gains))
+    assert interval is not None
+    return Gain(statistics.fmean(gains), interval, sum(ours[cell] < error for cell, error in plain.items()), len(plain))
+
+
+def duet_errors(sides: Sequence[str]) -> dict[str, dict[tuple[str, str], float]]:
+    """Mean test MSE of DUET under `toa` by variant, and by dataset and horizon, over the runs of these sides.
+
+    "equal dropout" is softmax with the dropout of TOA. On large sets the protocol gives both the same.
+    """
     found: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for pair in repeated_pairs():
-        options = dict(pairwise(shlex.split(pair["command"])))
-        change = options.get("--set", "")
-        # softmax with TOA's dropout is another comparison
-        if (pair["protocol"], pair["backbone"]) == ("toa", "duet") and change in ("", "attention.sor=false"):
-            variant = "without SOR" if change else options["--attention"]
+        if (pair["protocol"], pair["backbone"]) == ("toa", "duet"):
+            options = dict(pairwise(shlex.split(pair["command"])))
+            changed = {"model.dropout=0.3": "equal dropout", "attention.sor=false": "without SOR", "": ""}
+            variant = changed[options.get("--set", "")] or options["--attention"]
             found[variant][options["--dataset"], options["--horizon"]] += [pair[side] for side in sides]
-    return {
-        variant: {cell: statistics.fmean(errors) for cell, errors in cells.items()} for variant, cells in found.items()
-    }
+    means = {name: {cell: statistics.fmean(errors) for cell, errors in one.items()} for name, one in found.items()}
+    return means | {"equal dropout": means["softmax"] | means["equal dropout"]}

@@ -166,13 +166,19 @@ CHECKED = (
     ("a matrix of rank 16", "src/toa/nn/operator.py", "rank: int = 16"),
     ("reads them times 0.1", "src/toa/models/heads.py", "_TOKEN_SCALE = 0.1, 0.1"),
     ("16 and 16 by default", "src/toa/models/two_axis.py", "patch_len: int = 16\n    stride: int = 16"),
+    ("find with probability 0.8", "src/toa/report/gains.py", "POWER = 0.8"),
     ("a buffer of 100 rows", "benchmarks/toa_bench/tsb_ad.py", "BUFFER = 100"),
     ("fewer than 300,000 weights", "tests/models/test_two_axis.py", "< 300_000"),
 )
 # phrases with numbers that nothing measured: names, examples, arithmetic of the sentence itself
 NAMES = {
     "name of a task or a setting": (r"horizons? [\d, ]+(?:and \d+)?", r"look-back 512", "horizon-96", r"seed 2024"),
-    "name of a document or a commit": (r"4e938a1\w+", r"arXiv:2605\.11287", r"Apache-2\.0"),
+    "name of a document or a commit": (
+        r"4e938a1\w+",
+        r"\b(?=\d*[a-f])[\da-f]{7}\b",
+        r"arXiv:2605\.11287",
+        r"Apache-2\.0",
+    ),
     "example": (r"01/02/2015", r"1\.234 beside 1,5", r"at most 12 rows", r"About 80 %", "log 1000"),
     "the paper's setting": (r"ratio 0\.2",),
     "counted on the page": (r"^\| (?:softmax|ReLU|Gated) .*(?:W V|S1, S2).*$", r"8 d²", r"6 d²", r"8 / 6"),

@@ -67,7 +67,7 @@ def test_a_gain_on_every_set_is_said_first_with_its_size(tmp_path):
     assert "The t test finds a mean gain of " in text
     assert "Weather (+6.0)" in text.split("worse with every seed")[0]
     assert "worse with every seed: none" in text
-    assert text.endswith("With M = 0: the validation error rises by 7.0 %.")
+    assert text.endswith("With M = 0: the validation error changes by +7.0 %.")
     assert "by validation error: itransformer, forecast: softmax 2, TOA 2. The stage that confirmed" in budget
 
 
@@ -91,7 +91,7 @@ def test_a_difference_that_rests_on_one_cell_is_neither_help_nor_harm(tmp_path, 
     gains = tuple(sign * gain for gain in (0.3, 0.3, 2.5, 3.0, 2.8))
     parts = found_parts(made_up(tmp_path, (*gains, (-1.0 * sign, 6.0 * sign))))
     assert parts["What was found"][1].startswith("The difference is not robust: ")
-    assert "for example not without Exchange at 720" in parts["What was found"][1]
+    assert "not shown without one cell, such as Exchange at 720" in parts["What was found"][1]
 
 
 def test_a_claim_on_named_variants_is_decided_by_all_of_them(tmp_path):
