@@ -72,10 +72,11 @@ def test_a_run_leaves_a_model_and_a_complete_record(csv, tmp_path, backbone):
     np.testing.assert_allclose(scaler.std, train.std(0))
 
 
-def test_a_run_repeats_although_its_evaluation_draws_random_numbers(csv, tmp_path):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_run_repeats_although_its_evaluation_draws_random_numbers(csv, tmp_path, device):
     changes = ["model.mask_sampling=always", "model.moving_average=13", "model.num_experts=2", "training.epochs=1"]
     config = config_of(csv, "duet", changes=changes)
-    first, second = (run_task(config, tmp_path / name, device="cpu") for name in "ab")
+    first, second = (run_task(config, tmp_path / name, device=device) for name in "ab")
     assert first["metrics"] == second["metrics"]
     assert first["operators"] == second["operators"]
 
