@@ -17,10 +17,10 @@ PACKAGE = ROOT / "src" / "toa"
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
-    ".": (550, 7),
-    "cli": (2_590, 11),
-    "data": (4_161, 16),
-    "estimators": (6_776, 23),
+    ".": (562, 7),
+    "cli": (2_597, 11),
+    "data": (4_167, 16),
+    "estimators": (6_794, 23),
     "experiments": (1_824, 9),
     "integrations": (1_867, 11),
     "models": (1_677, 11),

@@ -40,7 +40,12 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to that replaces the one at `path` after the block; an error or a crash leaves the old one."""
+    """A file to write to that replaces the one at `path` after the block; an error or a crash leaves the old one.
+
+    A symbolic link stays, and the file that it names is replaced.
+    """
+    check_replaceable(path)
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
@@ -65,6 +70,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise OSError(error.errno, f"{error.strerror or error}; the file was not written", str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise ValueError for a device, a pipe or a folder, which a new file would delete."""
+    if path.exists() and not path.is_file():
+        found = "folder; add a file name" if path.is_dir() else "device or a pipe; name a file"
+        raise ValueError(f"{path} must be a file to write, got a {found}.")
 
 
 def remove_partial(partial: Path) -> None:

@@ -70,6 +70,16 @@ def test_help_shows_examples(command):
     assert "toa-softmax" in text
 
 
+def test_detect_names_the_highest_score_if_no_row_is_flagged(tmp_path):
+    normal = write(spiked(), tmp_path / "spiked.csv")
+    data = write(sensors(broken=0), tmp_path / "normal.csv")
+    code, text = call("detect", data, "--train", normal, "--label", "broken", "--out", tmp_path / "a.csv", *SMALL)
+    assert code == 0, text
+    assert "0 of 120 rows flagged" in text
+    scores = pd.read_csv(tmp_path / "a.csv")["score"]
+    assert re.search(rf"the highest score is 0\.\d\d times the threshold, at data row {scores.argmax() + 1}\.", text)
+
+
 @pytest.mark.usefixtures("pictures")
 def test_detect_writes_a_table_a_picture_and_a_reusable_model(tmp_path):
     data = write(spiked(), tmp_path / "own.csv")

@@ -238,6 +238,20 @@ def test_a_summary_sorts_weights_and_says_that_the_network_has_none(table, tmp_p
     assert decide in " ".join(result.output.split())
 
 
+@pytest.mark.parametrize(("weight", "warned"), [(0.03, True), (0.6, False)])
+def test_explain_states_a_small_weight_of_the_network(table, tmp_path, monkeypatch, weight, warned) -> None:
+    saved = tmp_path / "m.toa"
+    code, text = call(table, "--horizon", 6, "--out", tmp_path / "a.csv", "--save", saved, "--network-only", *QUICK)
+    assert code == 0, text
+    shares = property(lambda self: {"toa": weight, "drift": 1.0 - weight})
+    monkeypatch.setattr("toa.estimators.forecaster.Forecaster.weights_", shares)
+    result = CliRunner().invoke(app, ["explain", str(saved), "--data", str(table), "--out", str(tmp_path / "page")])
+    assert result.exit_code == 0, result.output
+    shown = " ".join(result.output.split())
+    assert ("the network has a weight of 0.03 in this model; these decide: 0.97 drift, 0.03 toa." in shown) is warned
+    assert "in the mean forecast of 6 steps by the network" in shown
+
+
 @pytest.mark.filterwarnings("always")
 def test_too_few_windows_are_reported_with_the_names_of_options(tmp_path) -> None:
     wide(60).to_csv(tmp_path / "short.csv", index=False)

@@ -292,3 +292,29 @@ def test_a_channel_that_counts_the_rows_of_each_case_looks_like_a_time(scale) ->
         warn_of_misread(read_cases(frame.drop(columns="step"), id="rec"))
         warn_of_misread(read_cases(frame.drop(columns="amp"), id="rec"))
         warn_of_misread(read_cases(frame.assign(step=range(15)), id="rec", time="step"))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pd.DataFrame(np.ones((9, 2)), columns=["a", "a"]),
+        pa.table([pa.array([1.0]), pa.array([2.0])], names=["a", "a"]),
+    ],
+    ids=["pandas", "arrow"],
+)
+def test_a_column_that_stands_twice_is_named(data):
+    with pytest.raises(ValueError, match=message("data must have each column once, got 'a' twice; rename one.")):
+        read_panel(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "remedy"),
+    [
+        (pd.Series([1.0, 2.0]), "got Series; make it a frame with to_frame()."),
+        ([1.0, 2.0], "got list; make it an array."),
+    ],
+    ids=["series", "list"],
+)
+def test_one_column_outside_of_a_frame_has_a_remedy(data, remedy):
+    with pytest.raises(ValueError, match=message("data must be a pandas, polars or arrow frame", remedy)):
+        read_panel(data)

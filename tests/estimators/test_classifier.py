@@ -291,6 +291,17 @@ def test_a_step_that_looks_like_an_id_is_named(name, first, warned):
     make(epochs=1, label="kind").fit(frame.assign(**{name: frame[name] + 0.5}))
 
 
+@pytest.mark.parametrize("in_blocks", [True, False])
+def test_a_long_table_without_its_id_is_named(in_blocks):
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"case": np.repeat(np.arange(10), 4), "x": rng.normal(size=40), "y": rng.normal(size=40)})
+    rows = rows.assign(kind=rows["case"] % 2)
+    rows = rows if in_blocks else rows.sample(frac=1, random_state=0)
+    found = "column 'case' is read as step 1 of each case, but looks like an id; give id='case'"
+    with pytest.warns(UserWarning, match=message(found)) if in_blocks else nullcontext():
+        make(epochs=1, label="kind").fit(rows)
+
+
 def test_gaps_are_filled_only_when_asked():
     X, y = signals(8)
     X[2, 1, 3:5] = np.nan

@@ -108,6 +108,15 @@ def test_parts_of_a_class_sum_to_its_change_also_for_padded_cases():
     assert found.outputs[0] in ("0", "1")
 
 
+def test_cases_without_their_id_are_refused_as_in_predict():
+    rows = pd.DataFrame({"case": np.repeat(np.arange(8), 20), "x": np.random.default_rng(0).normal(size=160)})
+    model = toa.Classifier(model="toa", epochs=1, device="cpu", id="case", label="kind")
+    model.fit(rows.assign(kind=rows["case"] % 2))
+    for call in (model.predict, model.explain):
+        with pytest.raises(ValueError, match=message("must have a column 'case'")):
+            call(rows.drop(columns="case"))
+
+
 def test_a_model_without_a_network_is_refused():
     model = toa.Forecaster(horizon=2, time_limit=0.01, device="cpu").fit(table())
     with pytest.raises(ValueError, match=message("the forecaster must have a network, got one without")):

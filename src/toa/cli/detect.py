@@ -197,6 +197,11 @@ def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any, *, tra
         f"windows of {detector.window_} rows{reach}.",
         f"expected in normal rows: {_expected(detector)}.",
     ]
+    if not flagged and detector.threshold_ > 0:
+        # rows that drift raise the threshold of held-out rows above all others
+        top = int(rows["score"].argmax())
+        share = rows["score"].iloc[top] / detector.threshold_
+        lines.insert(2, f"the highest score is {share:.2f} times the threshold, at data row {top + 1}.")
     if detector.choice_ is None:
         return [*lines, f"method: {detector.model}{f', {network}' if network else ''}."]
     names = [f"{name} ({network})" if name == "toa" else name for name in detector.weights_]

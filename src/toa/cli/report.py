@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _SHOWN = 8
 # blocks of lags in the picture of their shares
 _BLOCKS = 16
+# a network with less weight does not decide a forecast or a class
+_MOST = 0.5
 
 
 def report(
@@ -272,8 +274,9 @@ def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
             f"with {'--method toa' if kind == 'AnomalyDetector' else '--network-only'}, or see what they depend on "
             "with --page."
         )
-    if weights and "toa" not in weights:
-        typer.echo(f"warning: the network has no weight in this model; these decide: {members}.", err=True)
+    if weights and (weight := weights.get("toa", 0.0)) < _MOST:
+        share = f"a weight of {weight:.2f}" if weight else "no weight"
+        typer.echo(f"warning: the network has {share} in this model; these decide: {members}.", err=True)
     # a classifier has one network per fold, a forecaster may have one per seed
     network, *others = getattr(estimator.model_, "models", [estimator.model_])
     first = f", the first of {len(others) + 1} networks" if others else ""

@@ -170,13 +170,12 @@ def check_files(*paths: Path | None) -> None:
 
 def check_destinations(*paths: Path | None) -> None:
     """Raise ValueError for a file that cannot be written; None is none. Commands call it before training."""
-    from toa._files import check_writable
+    from toa._files import check_replaceable, check_writable
 
     for path in paths:
         if path is not None:
-            if path.is_dir():
-                raise ValueError(f"{path} must be a file to write, got a folder; add a file name.")
-            check_writable(path.parent)
+            check_replaceable(path)
+            check_writable(path.resolve().parent)
             if path.exists() and not os.access(path, os.W_OK):
                 raise ValueError(f"{path} must be a file that can be written, got one that cannot; choose another.")
 

@@ -323,14 +323,18 @@ def warn_of_misread(panel: Panel) -> None:
     """Warn of a step that looks like an id, and of a channel that looks like the time of each case.
 
     An id is another whole number in each case and has the name of ids, or is the first step and increases or is the
-    only step of whole numbers. A time increases by the same step in each case, if its rows are sorted.
+    only step of whole numbers. In a long table that is read without its id, rows with the same id follow each other. A
+    time increases by the same step in each case, if its rows are sorted.
     """
     cells = np.stack([case[:, 0] for case in panel.values]) if panel.steps else np.empty((0, 0))  # (n, l)
     whole = (cells == np.rint(cells)).all(0)
     for place, step in enumerate(panel.steps):
         values = cells[:, place]
         first = not place and len(values) >= _SORTED and (whole.sum() == 1 or (np.diff(values) > 0).all())
-        if whole[place] and len(set(values)) == len(values) and (first or _IDS.fullmatch(step)):
+        named, other = _IDS.fullmatch(step), len(set(values))
+        # rows of a case follow each other in a long table
+        blocks = 1 < other == 1 + np.count_nonzero(np.diff(values))
+        if whole[place] and ((other == len(values) and (first or named)) or (blocks and named)):
             text = f"column {step!r} is read as step {place + 1} of each case, but looks like an id; give id={step!r}"
             warnings.warn(f"{text} if it names the cases.", stacklevel=3)
     is_long = panel.id_column is not None and panel.times is None and not panel.steps

@@ -93,8 +93,8 @@ def read_csv_series(
     if date_column is not None:
         if date_column not in frame.columns:
             raise ValueError(
-                f"{path} must have a column {date_column!r}, got {describe_columns(frame.columns)}; set "
-                "date_column to the name of the date column, or date_column=None if there is none."
+                f"{path} must have a column {date_column!r}, got {describe_columns(frame.columns)}; set date_column to "
+                "the name of the date column (--set date_column=NAME), or date_column=None if there is none."
             )
         text = frame.pop(date_column)
         order = find_order(text, str(path), None, is_regular, remedy="write dates as 2015-02-01")

@@ -165,7 +165,8 @@ class CaseNetwork(Estimator):
     def _case(self, data: Any, index: int) -> Panel:
         self._check_has_network()
         framed = isinstance(data, pd.DataFrame)
-        ids = data[self.id].unique() if framed and self.id is not None else None
+        # without its column, reading raises the error that names it
+        ids = data[self.id].unique() if framed and self.id in data.columns else None
         check_sample(index, len(data if ids is None else ids))
         if ids is not None:
             return self._read_fitted(data[data[self.id] == ids[index]])

@@ -23,7 +23,7 @@ from toa.data.frequency import season_of
 from toa.data.panel import Panel
 from toa.estimators.backtest import Backtest, first_tested, forecast_with_refits, measure
 from toa.estimators.base import NETWORK, TimeLimit, named
-from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories, find_season
+from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories, choose_season
 from toa.estimators.covariates import Covariates
 from toa.estimators.ensemble import RollingOrigins, history_rows, series_scale, validate_methods
 from toa.estimators.importance import Importance, explain_forecast, sample_rows
@@ -144,12 +144,7 @@ class Forecaster(ForecastNetwork):
         self.day_first_ = panel.day_first
         if panel.begins is not None:
             warn_of_late_columns(panel, alone=self.model == NETWORK)
-        if self.season is not None and self.season > max(panel.lengths) // 2:
-            raise ValueError(
-                f"season must be at most half of the rows of the longest series, {max(panel.lengths) // 2}, got "
-                f"{self.season}; give a shorter season or more rows."
-            )
-        self.season_ = self.season or season_of(panel.freq) or find_season(panel.histories(self.columns_))
+        self.season_ = choose_season(self.season, season_of(panel.freq), panel.histories(self.columns_))
         self.effect_: np.ndarray | None = None
         if self.model == "auto":
             self._fit_choice(panel)

@@ -157,7 +157,8 @@ def explain_forecast(forecaster: Any, panel: Panel, stop: int) -> Importance:
         shares = np.concatenate([shares, others[0][:, :, places].sum(2, keepdims=True)], axis=2)
         ahead.append(others[1][:, :, places].sum((1, 2))[:, None])
     return Importance(
-        what=f"the mean forecast of {forecaster.horizon} steps, compared with a look-back that is flat at its mean",
+        what=f"the mean forecast of {forecaster.horizon} steps by the network, compared with a look-back that is flat "
+        "at its mean",
         outputs=outputs,
         columns=(*forecaster.columns_, *groups),
         shares=shares,
