@@ -253,7 +253,7 @@ class LinearModel:
 def choose_season(given: int | None, usual: int | None, series: Sequence[Float64[np.ndarray, " _"]]) -> int:
     """The season that the user gives, or the usual one of the frequency, or else one that is found; 1 is none.
 
-    A usual season that no series has once is none: to repeat a part of it would repeat the oldest values.
+    The usual season must fit into the longest series: to repeat a part of it would repeat the oldest values.
     """
     longest = max(map(len, series))
     if given is not None and given > longest // 2:
@@ -261,14 +261,16 @@ def choose_season(given: int | None, usual: int | None, series: Sequence[Float64
             f"season must be at most half of the rows of the longest series, {longest // 2}, got {given}; give a "
             "shorter season or more rows."
         )
-    if given is None and usual is not None and usual > longest:
+    if given or (usual and usual <= longest):
+        return given or usual or 1
+    found = find_season(series)
+    if usual and found == 1:
         warnings.warn(
             f"the longest series has {longest} rows, fewer than the usual season of {usual}: the forecast has no "
             "season; add rows.",
             stacklevel=3,
         )
-        return 1
-    return given or usual or find_season(series)
+    return found
 
 
 def find_season(series: Sequence[Float64[np.ndarray, " _"]]) -> int:
