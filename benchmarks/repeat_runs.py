@@ -103,12 +103,16 @@ def main() -> None:
                 parser.error(f"{path} must be a stored run with the same settings and data, got {one['command']}")
             pairs.append(compare(own, one, cells[setting_of(own["task"], config_of(own))]))
         content = json.loads(TARGET.read_text(encoding="utf-8")) if TARGET.exists() else {"pairs": []}
-        content["pairs"] += pairs
-        # of a run that was repeated before, the new comparison replaces the old one
-        latest = {pair["command"]: pair for pair in content["pairs"]}
-        content["pairs"] = sorted(latest.values(), key=lambda pair: pair["command"])
+        found = {pair["command"]: pair for pair in content["pairs"]}
+        for pair in pairs:
+            # the stored record may be a repetition by now: the first one stays
+            first = {
+                name: found.get(pair["command"], pair)[name] for name in ("stored", "stored_commit", "other_seeds")
+            }
+            found[pair["command"]] = pair | first
+        content["pairs"] = sorted(found.values(), key=lambda pair: pair["command"])
         write_atomically(TARGET, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
-        print(f"{len(pairs)} repeated runs in {TARGET.relative_to(ROOT)}, which has {len(latest)}")
+        print(f"{len(pairs)} repeated runs in {TARGET.relative_to(ROOT)}, which has {len(found)}")
 
 
 if __name__ == "__main__":

@@ -243,6 +243,7 @@ def all_values() -> dict[str, Callable[[], str]]:
         found[f"uea-relu-{name}"] = partial(uea_gain, f"`{name}`", "toa-relu", f"`{name}`")
     found["repeats-count"] = lambda: str(len(repeated_pairs()))
     found["duet-sor-earlier"] = partial(duet_value, "without SOR", "earlier", "{0.better} of {0.cells}")
+    found["duet-both"] = partial(duet_value, "softmax", "both", "{0.mean:+.1f}")
     found["duet-equal"] = partial(duet_value, "equal dropout", "both", "{0.mean:+.1f}")
     found["duet-equal-interval"] = partial(
         duet_value, "equal dropout", "both", "{0.interval[0]:+.1f} to {0.interval[1]:+.1f}"

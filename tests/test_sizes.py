@@ -17,16 +17,16 @@ PACKAGE = ROOT / "src" / "toa"
 AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
-    ".": (562, 7),
+    ".": (568, 7),
     "cli": (2_597, 11),
-    "data": (4_167, 16),
-    "estimators": (6_794, 23),
+    "data": (4_179, 16),
+    "estimators": (6_792, 23),
     "experiments": (1_824, 9),
     "integrations": (1_867, 11),
     "models": (1_677, 11),
     "nn": (2_511, 12),
     "ops": (4_258, 19),
-    "report": (3_511, 15),
+    "report": (3_512, 15),
     "tasks": (3_462, 15),
     "theory": (630, 3),
 }

@@ -45,7 +45,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     A symbolic link stays, and the file that it names is replaced.
     """
     check_replaceable(path)
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
@@ -73,10 +73,16 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise ValueError for a device, a pipe or a folder, which a new file would delete."""
-    if path.exists() and not path.is_file():
+    """Raise ValueError for a folder, for a device or a pipe, and for the file that this process prints to."""
+    if not path.exists():
+        return
+    if not path.is_file():
         found = "folder; add a file name" if path.is_dir() else "device or a pipe; name a file"
         raise ValueError(f"{path} must be a file to write, got a {found}.")
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                raise ValueError(f"{path} must be another file than the one that this command prints to; name another.")
 
 
 def remove_partial(partial: Path) -> None:

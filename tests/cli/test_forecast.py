@@ -248,7 +248,8 @@ def test_explain_states_a_small_weight_of_the_network(table, tmp_path, monkeypat
     result = CliRunner().invoke(app, ["explain", str(saved), "--data", str(table), "--out", str(tmp_path / "page")])
     assert result.exit_code == 0, result.output
     shown = " ".join(result.output.split())
-    assert ("the network has a weight of 0.03 in this model; these decide: 0.97 drift, 0.03 toa." in shown) is warned
+    assert ("warning: the network has a weight of 0.03 in this model; these decide: 0.97 drift," in shown) is warned
+    assert ("warning: the network has" in shown) is warned
     assert "in the mean forecast of 6 steps by the network" in shown
 
 

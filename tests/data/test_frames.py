@@ -311,7 +311,7 @@ def test_a_column_that_stands_twice_is_named(data):
     ("data", "remedy"),
     [
         (pd.Series([1.0, 2.0]), "got Series; make it a frame with to_frame()."),
-        ([1.0, 2.0], "got list; make it an array."),
+        ([1.0, 2.0], "got list; make it an array, or join frames with"),
     ],
     ids=["series", "list"],
 )

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toa.estimators.baselines import BASELINES, LinearModel, align_histories
+from toa.estimators.baselines import BASELINES, LinearModel, align_histories, repeat_season
 
 
 def seasonal_series(seed, rows, season=6, trend=0.3):
@@ -27,10 +27,12 @@ def test_series_are_aligned_at_their_ends():
     assert align_histories([np.arange(9.0)], most=2).tolist() == [[7.0, 8.0]]
 
 
-def test_the_seasonal_naive_forecast_repeats_the_last_season():
+def test_the_seasonal_naive_forecast_repeats_the_last_season_or_the_last_value_of_a_shorter_series():
     history = align_histories([np.arange(7.0), np.array([5.0, 6.0])])
     found = BASELINES["seasonal naive"](history, 3, 5)
-    assert found.tolist() == [[4, 5, 6, 4, 5], [6, 5, 6, 6, 5]]
+    assert found.tolist() == [[4, 5, 6, 4, 5], [6, 6, 6, 6, 6]]
+    # where other series show that there is a season, the known part of it
+    assert repeat_season(history, 3, 5).tolist() == [[4, 5, 6, 4, 5], [6, 5, 6, 6, 5]]
 
 
 def test_drift_and_damped_trend_continue_a_line():

@@ -1,6 +1,5 @@
 import json
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -110,24 +109,24 @@ def test_losses_are_stated_in_words() -> None:
 
 @pytest.mark.parametrize("rows", [2, 7, 30])
 def test_short_series_have_a_forecast(rows) -> None:
-    short = message(
-        f"the longest series has {rows} rows, fewer than the usual season of 12: the forecast has no season"
-    )
-    with pytest.warns(UserWarning, match=short) if rows < 12 else nullcontext():
-        forecast = Forecaster(6, epochs=1).fit(wide(rows)).predict()
+    forecast = Forecaster(6, epochs=1).fit(wide(rows)).predict()
     assert len(forecast) == 6
     assert np.isfinite(forecast[["load", "heat"]].to_numpy()).all()
 
 
 def test_a_part_of_a_season_is_not_repeated() -> None:
-    sales = pd.DataFrame({"month": pd.date_range("2024-01-01", periods=8, freq="MS"), "sales": 10.0 * np.arange(8)})
-    with pytest.warns(UserWarning, match="8 rows, fewer than the usual season of 12"):
-        model = Forecaster(12).fit(sales)
-    # without windows to weight methods, the last value
-    assert set(model.predict()["sales"]) == {70.0}
-    # one season is enough to repeat it
-    year = pd.DataFrame({"month": pd.date_range("2024-01-01", periods=12, freq="MS"), "sales": 10.0 * np.arange(12)})
-    assert Forecaster(12).fit(year).predict()["sales"].tolist() == year["sales"].tolist()
+    def sales(rows: int, shop: str) -> pd.DataFrame:
+        months = pd.date_range("2024-01-01", periods=rows, freq="MS")
+        return pd.DataFrame({"month": months, "shop": shop, "sales": 10.0 * np.arange(rows)})
+
+    # without windows to weight methods, the last value; one season is enough to repeat it
+    model = Forecaster(12, id="shop").fit(pd.concat([sales(12, "long"), sales(8, "short")]))
+    found = model.predict().groupby("shop")["sales"].apply(list)
+    assert found["long"] == sales(12, "long")["sales"].tolist()
+    assert found["short"] == [70.0] * 12
+    alone = Forecaster(12, id="shop").fit(sales(8, "short"))
+    assert alone.season_ == 1
+    assert alone.predict()["sales"].tolist() == [70.0] * 12
 
 
 def test_a_short_series_does_not_shorten_the_look_back_of_long_ones() -> None:

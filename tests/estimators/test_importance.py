@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -112,9 +113,10 @@ def test_cases_without_their_id_are_refused_as_in_predict():
     rows = pd.DataFrame({"case": np.repeat(np.arange(8), 20), "x": np.random.default_rng(0).normal(size=160)})
     model = toa.Classifier(model="toa", epochs=1, device="cpu", id="case", label="kind")
     model.fit(rows.assign(kind=rows["case"] % 2))
-    for call in (model.predict, model.explain):
+    for call in (model.predict, model.explain, partial(model.explain, index=500)):
         with pytest.raises(ValueError, match=message("must have a column 'case'")):
             call(rows.drop(columns="case"))
+    np.testing.assert_array_equal(model.explain(polars.from_pandas(rows), 3).shares, model.explain(rows, 3).shares)
 
 
 def test_a_model_without_a_network_is_refused():

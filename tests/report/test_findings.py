@@ -91,7 +91,7 @@ def test_a_difference_that_rests_on_one_cell_is_neither_help_nor_harm(tmp_path, 
     gains = tuple(sign * gain for gain in (0.3, 0.3, 2.5, 3.0, 2.8))
     parts = found_parts(made_up(tmp_path, (*gains, (-1.0 * sign, 6.0 * sign))))
     assert parts["What was found"][1].startswith("The difference is not robust: ")
-    assert "not shown without one cell, such as Exchange at 720" in parts["What was found"][1]
+    assert "no longer shown if one cell is left out, such as Exchange at 720" in parts["What was found"][1]
 
 
 def test_a_claim_on_named_variants_is_decided_by_all_of_them(tmp_path):

@@ -101,7 +101,7 @@ def test_the_summary_counts_cells_under_the_settings_of_peers_and_what_they_give
     ]
     report = make_report([write_lines(tmp_path / "runs.jsonl", found)], tables=["classification"])
     near = "softmax 2 of 3; TOA chosen by test 0 of 1 (the same cells under `toa-paper`: softmax 1 of 2)."
-    near += " With these settings in place of those of `toa-paper`: softmax 2 of 3. "
+    near += " With `tslib-uea`, where they were run, in place of `toa-paper`: softmax 2 of 3. "
     assert (
         f"Under `tslib-uea`, where TEST is scaled by its own statistics and chooses the epoch: {near}"
         in progress_line(report)

@@ -198,7 +198,7 @@ def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any, *, tra
         f"expected in normal rows: {_expected(detector)}.",
     ]
     if not flagged and detector.threshold_ > 0:
-        # rows that drift raise the threshold of held-out rows above all others
+        # if the rows drift, the threshold, which held-out rows set, can lie above every score
         top = int(rows["score"].argmax())
         share = rows["score"].iloc[top] / detector.threshold_
         lines.insert(2, f"the highest score is {share:.2f} times the threshold, at data row {top + 1}.")

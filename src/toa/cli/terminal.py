@@ -175,7 +175,7 @@ def check_destinations(*paths: Path | None) -> None:
     for path in paths:
         if path is not None:
             check_replaceable(path)
-            check_writable(path.resolve().parent)
+            check_writable(Path(os.path.realpath(path)).parent)
             if path.exists() and not os.access(path, os.W_OK):
                 raise ValueError(f"{path} must be a file that can be written, got one that cannot; choose another.")
 

@@ -319,22 +319,33 @@ def to_steps(frame: Any, columns: Sequence[Any], missing: str, name: str) -> tup
     return numbers, tuple(table.columns)
 
 
+def remedy_for(data: object) -> str:
+    """How to make a table of data that are none; "" if they are of an unknown kind."""
+    remedies = {
+        "toarray": "sparse data must be dense: call toarray() on it",
+        "to_frame": "make it a frame with to_frame()",
+        "collect": "collect it first",
+        "items": "make it a frame with pandas.DataFrame()",
+        "append": "make it an array, or join frames with pandas.concat() and give id",
+    }
+    return next((f"; {text}" for method, text in remedies.items() if hasattr(data, method)), "")
+
+
 def warn_of_misread(panel: Panel) -> None:
     """Warn of a step that looks like an id, and of a channel that looks like the time of each case.
 
-    An id is another whole number in each case and has the name of ids, or is the first step and increases or is the
-    only step of whole numbers. In a long table that is read without its id, rows with the same id follow each other. A
-    time increases by the same step in each case, if its rows are sorted.
+    A step of whole numbers looks like an id if it has the name of one and equal numbers follow each other, or if it is
+    the first step, differs in each case, and increases or is the only step of whole numbers. A time increases by the
+    same step in each case, if its rows are sorted.
     """
     cells = np.stack([case[:, 0] for case in panel.values]) if panel.steps else np.empty((0, 0))  # (n, l)
     whole = (cells == np.rint(cells)).all(0)
     for place, step in enumerate(panel.steps):
         values = cells[:, place]
         first = not place and len(values) >= _SORTED and (whole.sum() == 1 or (np.diff(values) > 0).all())
-        named, other = _IDS.fullmatch(step), len(set(values))
-        # rows of a case follow each other in a long table
-        blocks = 1 < other == 1 + np.count_nonzero(np.diff(values))
-        if whole[place] and ((other == len(values) and (first or named)) or (blocks and named)):
+        distinct = len(set(values))
+        named = _IDS.fullmatch(step) and 1 < distinct == 1 + np.count_nonzero(np.diff(values))
+        if whole[place] and (named or (first and distinct == len(values))):
             text = f"column {step!r} is read as step {place + 1} of each case, but looks like an id; give id={step!r}"
             warnings.warn(f"{text} if it names the cases.", stacklevel=3)
     is_long = panel.id_column is not None and panel.times is None and not panel.steps

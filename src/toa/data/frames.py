@@ -24,6 +24,7 @@ from toa.data.columns import (
     categories_of,
     is_date,
     read_times,
+    remedy_for,
     spells_days,
     to_codes,
     to_steps,
@@ -318,22 +319,22 @@ def _numbers(arrays: Sequence[np.ndarray], names: Sequence[str], name: str) -> V
 
 def _open(data: Any, name: str) -> Any:
     """A narwhals frame."""
-    # as text: 0 and "0" would be one column of a result
-    columns = data.columns if isinstance(data, pd.DataFrame) else getattr(data, "column_names", ())
-    names = pd.Index(list(map(str, columns)), dtype=object)
-    if not names.is_unique:
-        raise ValueError(f"{name} must have each column once, got {names[names.duplicated()][0]!r} twice; rename one.")
+    twice = f"{name} must have each column once, got {{!r}} twice; rename one."
     try:
-        return nw.from_native(data, eager_only=True)
+        frame = nw.from_native(data, eager_only=True)
+    except nw.exceptions.DuplicateError as error:
+        # its text has the name in quotes
+        raise ValueError(twice.format(str(error).split("'")[1])) from None
     except TypeError:
-        remedy = "; collect it first" if hasattr(data, "collect") else ""
-        remedy = "; make it a frame with to_frame()" if hasattr(data, "to_frame") else remedy
-        remedy = "; make it an array" if isinstance(data, list | tuple) else remedy
-        remedy = "; sparse data must be dense: call toarray() on it" if hasattr(data, "toarray") else remedy
         raise ValueError(
             f"{name} must be a pandas, polars or arrow frame, an array, or a list of arrays, got "
-            f"{type(data).__name__}{remedy}."
+            f"{type(data).__name__}{remedy_for(data)}."
         ) from None
+    # as text: 0 and "0" would be one column of a result
+    names = pd.Index(list(map(str, frame.columns)), dtype=object)
+    if not names.is_unique:
+        raise ValueError(twice.format(names[names.duplicated()][0]))
+    return frame
 
 
 def _open_series(data: Any, time: str | None, taken: Sequence[str | None], name: str) -> tuple[Any, str | None, bool]:

@@ -66,6 +66,12 @@ def align_histories(series: Sequence[Float64[np.ndarray, " _"]], most: int | Non
 
 @BASELINES.register("seasonal naive")
 def seasonal_naive(history: History, season: int, horizon: int) -> Forecast:
+    """Repeat the last season; of a series that is shorter, the last value."""
+    short = np.isnan(last_rows(history, season)[:, :1])
+    return np.where(short, history[:, -1:], repeat_season(history, season, horizon))
+
+
+def repeat_season(history: History, season: int, horizon: int) -> Forecast:
     """Repeat the last season; the last value where the series has no such step."""
     last = last_rows(history, season)
     last = np.where(np.isnan(last), history[:, -1:], last)
@@ -251,26 +257,14 @@ class LinearModel:
 
 
 def choose_season(given: int | None, usual: int | None, series: Sequence[Float64[np.ndarray, " _"]]) -> int:
-    """The season that the user gives, or the usual one of the frequency, or else one that is found; 1 is none.
-
-    The usual season must fit into the longest series: to repeat a part of it would repeat the oldest values.
-    """
+    """The season that the user gives, the usual one of the frequency if a series is as long, or one that is found."""
     longest = max(map(len, series))
     if given is not None and given > longest // 2:
         raise ValueError(
             f"season must be at most half of the rows of the longest series, {longest // 2}, got {given}; give a "
             "shorter season or more rows."
         )
-    if given or (usual and usual <= longest):
-        return given or usual or 1
-    found = find_season(series)
-    if usual and found == 1:
-        warnings.warn(
-            f"the longest series has {longest} rows, fewer than the usual season of {usual}: the forecast has no "
-            "season; add rows.",
-            stacklevel=3,
-        )
-    return found
+    return given or (usual if usual and usual <= longest else find_season(series))
 
 
 def find_season(series: Sequence[Float64[np.ndarray, " _"]]) -> int:

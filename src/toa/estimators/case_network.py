@@ -164,9 +164,11 @@ class CaseNetwork(Estimator):
 
     def _case(self, data: Any, index: int) -> Panel:
         self._check_has_network()
+        data = data.to_pandas() if hasattr(data, "to_pandas") else data
         framed = isinstance(data, pd.DataFrame)
-        # without its column, reading raises the error that names it
-        ids = data[self.id].unique() if framed and self.id in data.columns else None
+        if framed and self.id is not None and self.id not in data.columns:
+            self._read_fitted(data)  # raises the error that names it
+        ids = data[self.id].unique() if framed and self.id is not None else None
         check_sample(index, len(data if ids is None else ids))
         if ids is not None:
             return self._read_fitted(data[data[self.id] == ids[index]])

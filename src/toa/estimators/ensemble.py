@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from toa.estimators.base import TimeLimit, greedy_weights, weighted_mean
-from toa.estimators.baselines import BASELINES, SEASONS_TO_TELL, LinearModel, align_histories, has_season
+from toa.estimators.baselines import BASELINES, SEASONS_TO_TELL, LinearModel, align_histories, has_season, repeat_season
 from toa.estimators.boosting import MOST_LAGS, BoostedTrees
 from toa.tasks.metrics import seasonal_error
 
@@ -194,7 +194,7 @@ class Ensemble:
         least = min(SEASONS_TO_TELL * self.season, _local_rows(self.season))
         short = [one for one, values in enumerate(series) if len(values) < least]
         if self.seasonal and short:
-            last = _forecast("seasonal naive", None, [series[one] for one in short], self.season, self.horizon)
+            last = repeat_season(_aligned([series[one] for one in short]), self.season, self.horizon)
             for name in BASELINES.keys() & found.keys():
                 found[name][short] = last
         return found

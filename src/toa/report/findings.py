@@ -93,7 +93,7 @@ class Finding:
     @property
     def under(self) -> str:
         """The gain in test, its protocol, a cell without which it is not shown, and other variants that differ."""
-        notes = [f"not shown without one cell, such as {self.row.rests_on}"] if self.row.rests_on else []
+        notes = [f"no longer shown if one cell is left out, such as {self.row.rests_on}"] if self.row.rests_on else []
         notes += [f"{name} {signed(row.gain or 0.0)}, which validation does not prefer" for name, row in self.others]
         shown = f" ({'; '.join(notes)})" if notes else ""
         return f"{self.gain} under `{self.contest.protocol}`{shown}"

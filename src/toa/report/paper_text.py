@@ -54,7 +54,8 @@ def progress_line(report: PaperReport) -> str:
             words += f"Under `{protocol}`, {about}: {near} (the same cells under `{PAPER}`: {_near(same, 'softmax')}). "
             replaced |= others
     if replaced and (near := _near([replaced.get(entry.number, entry) for entry in own], "softmax")):
-        words += f"With these settings in place of those of `{PAPER}`: {near}. "
+        names = " and ".join(f"`{protocol}`" for protocol in dict.fromkeys(one.protocol for one in replaced.values()))
+        words += f"With {names}, where they were run, in place of `{PAPER}`: {near}. "
     words += "Means over seeds; the median difference is relative to the published number, negative if ours is lower."
     return words
 

@@ -329,7 +329,7 @@ class Task:
             )
 
             def repeatable(measure: Callable[..., Any], *arguments: Any) -> Any:
-                # the channel mask of DUET may be random in evaluation too: each evaluation draws the same numbers
+                # DUET may sample its channel mask in evaluation too: seeding makes a run repeatable
                 with seeded(config.seed, fabric.device, compiled=config.training.compile):
                     return measure(*arguments)
 
