@@ -86,6 +86,11 @@ def test_commands_and_the_page_show_the_contribution(tmp_path):
 
 @pytest.mark.parametrize(("rise", "words"), [(0.031, "3.1 % higher"), (0.0002, "warning: the operators contribute")])
 def test_a_contribution_of_nothing_is_a_warning(rise, words):
-    (line,) = describe_operators({"operators": {"contributions": {"operators": rise}}})
+    record = {"operators": {"contributions": {"operators": rise}}}
+    (line,) = describe_operators(record)
     assert words in line
+    assert "the validation error" in line
+    # where TEST is the validation part, the sentence states it
+    (line,) = describe_operators({**record, "evaluation": {"validation": "TEST"}})
+    assert "the test error" in line
     assert describe_operators({}) == []

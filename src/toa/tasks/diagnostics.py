@@ -83,9 +83,10 @@ def describe_operators(record: Mapping[str, Any]) -> list[str]:
     rise = record.get("operators", {}).get("contributions", {}).get("operators")
     if rise is None:
         return []
+    part = "test" if record.get("evaluation", {}).get("validation") == "TEST" else "validation"
     if rise < NEGLIGIBLE:
         return [
-            "warning: the operators contribute nothing (with M = 0 the validation error changes by "
-            f"{100 * rise:+.2f} %); raise training.operator_rate, or use softmax."
+            f"warning: the operators contribute nothing (with M = 0 the {part} error changes by {100 * rise:+.2f} %); "
+            "raise training.operator_rate, or use softmax."
         ]
-    return [f"without the operators (M = 0) the validation error is {100 * rise:.1f} % higher."]
+    return [f"without the operators (M = 0) the {part} error is {100 * rise:.1f} % higher."]
