@@ -93,10 +93,7 @@ def _aims() -> Iterator[tuple[str, str, bool]]:
     words = "at most 0.005 above the best published variant in 43 of 48 cells of PatchTST and iTransformer"
     yield words, f"{sum(near)} of {len(near)}", sum(near) >= 43
     yield from _classification_aims()
-    signals = (
-        tables.tuned_demixing_errors()["toa-gated-no-sor"],
-        tables.demixing_errors()["toa-gated"],
-    )
+    signals = (tables.tuned_demixing_errors()["toa-gated-no-sor"], tables.demixing_errors()["toa-gated"])
     median, paper = (statistics.median(one.values()) for one in signals)
     words = f"{median:.5f} under `toa`, without SOR; {paper:.5f} with the paper's settings"
     yield "demixing: median of TOA-Gated at most 0.0020, six seeds", words, median <= 0.0020

@@ -18,7 +18,7 @@ AIMS = {"lines": 22_500, "files": 150, "file_lines": 450, "function_lines": 60}
 # lines and files allowed in each folder until the aim is reached ("." holds the files of the package itself)
 CEILINGS = {
     ".": (568, 7),
-    "cli": (2_597, 11),
+    "cli": (2_595, 11),
     "data": (4_179, 16),
     "estimators": (6_792, 23),
     "experiments": (1_824, 9),

@@ -77,7 +77,7 @@ def test_detect_names_the_highest_score_if_no_row_is_flagged(tmp_path):
     assert code == 0, text
     assert "0 of 120 rows flagged" in text
     scores = pd.read_csv(tmp_path / "a.csv")["score"]
-    assert re.search(rf"the highest score is 0\.\d\d times the threshold, at data row {scores.argmax() + 1}\.", text)
+    assert re.search(rf"The highest score is 0\.\d\d times the threshold, at data row {scores.argmax() + 1}\.", text)
 
 
 @pytest.mark.usefixtures("pictures")

@@ -191,17 +191,15 @@ def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any, *, tra
     network = detector.architecture_["backbone"]
     by_windows = network is not None or detector.choice_ is not None
     reach = ": a strong event may also raise the scores of as many rows before and after it" if by_windows else ""
+    # if the rows drift, the threshold, which held-out rows set, can lie above every score
+    share, place = rows["score"].max() / (detector.threshold_ or 1.0), int(rows["score"].argmax()) + 1
+    highest = "" if flagged else f" The highest score is {share:.2f} times the threshold, at data row {place}."
     lines = [
         f"channels: {', '.join(channels[:_LISTED])}{more}.",
         f"{flagged} of {len(rows)} rows flagged, with scores above {detector.threshold_:.4g}, in {len(events)} events; "
-        f"windows of {detector.window_} rows{reach}.",
+        f"windows of {detector.window_} rows{reach}.{highest}",
         f"expected in normal rows: {_expected(detector)}.",
     ]
-    if not flagged and detector.threshold_ > 0:
-        # if the rows drift, the threshold, which held-out rows set, can lie above every score
-        top = int(rows["score"].argmax())
-        share = rows["score"].iloc[top] / detector.threshold_
-        lines.insert(2, f"the highest score is {share:.2f} times the threshold, at data row {top + 1}.")
     if detector.choice_ is None:
         return [*lines, f"method: {detector.model}{f', {network}' if network else ''}."]
     names = [f"{name} ({network})" if name == "toa" else name for name in detector.weights_]

@@ -214,7 +214,7 @@ def _record(run: Run, file: int) -> Data:
         "operators": " ".join(describe_operators(record)) or None,
         "metrics": {name: _rounded(value) for name, value in record["metrics"].items()},
         "history": [
-            {part: _rounded(entry[part], 5) for part in ("train", "validation") if part in entry}
+            {part: _rounded(entry[part], 4) for part in ("train", "validation") if part in entry}
             for entry in record.get("history") or ()
         ],
     }
