@@ -14,7 +14,7 @@ timed = start=$$(date +%s); code=0; $(2) || code=$$?; \
 install = $(BIN)/python -m pip install --constraint constraints.txt --editable '$(1)' > $(PIP_LOG) 2>&1 \
 	|| { code=$$?; cat $(PIP_LOG); (exit $$code); }
 
-.PHONY: demo test lint check campaign test-machines test-slow test-wheel test-gpu test-data bench search report pages docs clean
+.PHONY: demo test lint check campaign test-machines test-slow test-wheel test-gpu test-data bench search report pages printed docs clean
 
 demo: $(STAMP)
 	@$(call timed,make demo,$(BIN)/toa demo)
@@ -88,6 +88,10 @@ search: $(STAMP)
 # every table of numbers on every page, from the records in results/
 pages: report
 	$(BIN)/python docs/page_tables.py
+
+# what the code on a page prints
+printed: $(STAMP)
+	$(BIN)/python docs/printed_output.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
