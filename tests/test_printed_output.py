@@ -73,7 +73,9 @@ def test_a_mark_without_code_raises():
 
 
 def test_code_that_fails_raises():
-    with pytest.raises(RuntimeError, match="(?s)" + message("the code of a page must run", "ZeroDivisionError", "print")):
+    with pytest.raises(
+        RuntimeError, match="(?s)" + message("the code of a page must run", "ZeroDivisionError", "print")
+    ):
         printed_output.rendered(PAGE.format(number="1 / 0"))
 
 
