@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -66,8 +67,13 @@ def test_an_unknown_row_raises():
 
 
 def test_a_random_order_repeats_and_keeps_the_tests_of_a_file_together():
-    items = [SimpleNamespace(path=f"file {place // 5}", place=place) for place in range(50)]
-    orders = [[item.place for item in shuffled(items, seed)] for seed in (1, 1, 2)]
+    items: list[Any] = [SimpleNamespace(path=f"file {place // 5}", place=place) for place in range(50)]
+
+    def order(seed: int) -> list[int]:
+        mixed: list[Any] = shuffled(items, seed)
+        return [item.place for item in mixed]
+
+    orders = [order(seed) for seed in (1, 1, 2)]
     assert orders[0] == orders[1]
     assert orders[0] != orders[2]
     assert sorted(orders[0]) == list(range(50))

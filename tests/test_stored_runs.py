@@ -36,9 +36,9 @@ KEPT = ("task", "name", "seed", "config", "config_hash", "parameters", "best_epo
 # numbers compared with a tolerance
 NUMBERS = ("metrics", "history")
 # of a few steps of training. PyTorch's instruction sets and those of its libraries differ by 3e-7 at most.
-SMALL_TOLERANCE = {"rel": 1e-5, "abs": 1e-6}
+SMALL_TOLERANCE: dict[str, Any] = {"rel": 1e-5, "abs": 1e-6}
 # of thousands of steps, which may amplify rounding errors; they differ by 3e-7 at most too
-REAL_TOLERANCE = {"rel": 1e-4, "abs": 1e-5}
+REAL_TOLERANCE: dict[str, Any] = {"rel": 1e-4, "abs": 1e-5}
 # decided by comparing such numbers
 DECIDED = ("best_epoch", "confusion")
 # a loss that no training gives
@@ -107,7 +107,7 @@ def stored_runs() -> dict[str, dict[str, Any]]:
     return {run["line"]: run for run in map(json.loads, lines)}
 
 
-def check_line(line: str, folder: Path, tolerance: dict[str, float], computed: Sequence[str] = ()) -> None:
+def check_line(line: str, folder: Path, tolerance: dict[str, Any], computed: Sequence[str] = ()) -> None:
     """Compare a run with the stored one; fields that are computed from rounded numbers are left out."""
     stored = stored_runs()[line]["record"]
     found = json.loads(json.dumps(kept(run_line(line, folder))))
