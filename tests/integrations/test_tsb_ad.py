@@ -27,7 +27,7 @@ def test_both_tracks_of_tsb_ad_are_served(channels):
     assert labels[detector.decision_scores_.argmax()] == 1
     assert detector.labels_.sum() == 6
     # semi-supervised: those of other rows
-    detector = TSBDetector(time_limit=1e-3, window=20).fit(values[:150])
+    detector = TSBDetector(effort="least", window=20).fit(values[:150])
     score = detector.decision_function(values)
     assert 190 <= score.argmax() <= 216
     assert (detector.predict(values) == (score > detector.threshold_)).all()
@@ -48,7 +48,7 @@ def test_wrong_input_is_refused():
 def test_the_combination_without_the_network_beats_pca_and_mahalanobis_distance():
     try:
         found = {
-            method: evaluate("SMD-machine-2-1", method, time_limit=1e-3) for method in METHODS if "net" not in method
+            method: evaluate("SMD-machine-2-1", method, effort="least") for method in METHODS if "net" not in method
         }
     except DatasetNotFoundError as error:
         pytest.skip(str(error))

@@ -10,6 +10,7 @@ import typer
 
 import toa
 from toa._console import make_console, make_table, show_epochs
+from toa._threads import wait_passively
 from toa.cli.bench import bench_app
 from toa.cli.classify import classify
 from toa.cli.data import data_app
@@ -22,6 +23,9 @@ from toa.cli.terminal import Command, ResumableCommand
 
 if TYPE_CHECKING:
     from toa.report.page import Section
+
+# no import above imports torch
+wait_passively()
 
 app = typer.Typer(
     name="toa",
@@ -82,14 +86,14 @@ def _forecast_part(out: Path, steps: int | None, device: str) -> "Section":
     from toa.data import read_frame
     from toa.estimators import Forecaster
     from toa.estimators.baselines import BASELINES
-    from toa.experiments.demo import FIT_SECONDS, HORIZON, TESTED, demo_share, write_rentals
+    from toa.experiments.demo import HORIZON, TESTED, write_rentals
     from toa.report.demo import forecast_section
     from toa.report.figures import draw_forecast, save_figure
 
     file = write_rentals(out / "rentals.csv")
     frame = read_frame(file)
-    limit = max(1.0, FIT_SECONDS * demo_share(steps))
-    model = Forecaster(horizon=HORIZON, interval=0.8, time_limit=limit, device=device, progress=True)
+    epochs = None if steps is None else 1
+    model = Forecaster(horizon=HORIZON, interval=0.8, epochs=epochs, device=device, progress=True)
     model.fit(frame[:-TESTED])
     tested = model.backtest(frame, test_size=TESTED)
     times = frame.assign(hour=pd.to_datetime(frame["hour"]))

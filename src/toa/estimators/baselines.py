@@ -340,9 +340,12 @@ def find_season(series: Sequence[Float64[np.ndarray, " _"]]) -> int:
 
 
 def sample_windows(
-    history: History, lookback: int, horizon: int, rng: np.random.Generator
+    history: History, lookback: int, horizon: int, rng: np.random.Generator, most: int | None = None
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Windows (K, L) with NaN before a series begins, and the values (K, P) after them; None if there are none."""
+    """Windows (K, L) with NaN before a series begins, and the values (K, P) after them; None if there are none.
+
+    Of more than `most` windows, as many are drawn at random.
+    """
     rows, count = history.shape[1], np.isfinite(history).sum(1)
     # a window has L values, or half of a short series
     first = rows - count + np.minimum(lookback, np.maximum(count // 2, 2))
@@ -350,9 +353,10 @@ def sample_windows(
     total = int(windows.sum())
     if not total:
         return None
-    chosen, most = np.arange(total), min(_WINDOWS, max(1, _VALUES // (lookback + horizon)))
-    if total > most:
-        chosen = np.sort(rng.choice(total, most, replace=False))
+    chosen = np.arange(total)
+    limit = min(_WINDOWS if most is None else most, max(1, _VALUES // (lookback + horizon)))
+    if total > limit:
+        chosen = np.sort(rng.choice(total, limit, replace=False))
     ends = np.cumsum(windows)
     series = np.searchsorted(ends, chosen, side="right")
     start = (first[series] + chosen - (ends - windows)[series])[:, None]

@@ -175,6 +175,7 @@ class Choice:
         forecasts: Mapping[str, Float64[np.ndarray, "rows p"]],
         interval: float | None,
         levels: Sequence[float],
+        tree_windows: int,
         seed: int,
     ) -> "Choice":
         """Choose weights at the origins of all columns, and calibrate the interval there.
@@ -182,7 +183,7 @@ class Choice:
         `forecasts` has those of all methods at the origins, column by column.
         """
         series = panel.histories(columns)
-        ensemble, found = Ensemble.fit(series, origins, forecasts, season=season, seed=seed)
+        ensemble, found = Ensemble.fit(series, origins, forecasts, season=season, tree_windows=tree_windows, seed=seed)
         scale = series_scale(series, season)
         # one that is too short has the usual scale of its level; one that never changes the smallest of the others
         level = np.array([np.abs(part).mean() for part in series])

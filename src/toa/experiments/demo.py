@@ -32,7 +32,12 @@ COMPARED = ("toa-gated", "toa-relu", "softmax")
 SEEDS = (2024, 2025, 2026)
 
 # the table to forecast: its rows, those that are kept for the test, the horizon, and seconds for the fit
-HOURS, TESTED, HORIZON, FIT_SECONDS = 8 * 168, 168, 24, 15.0
+# rows of the rentals
+HOURS = 8 * 168
+# rows to test on
+TESTED = 168
+# rows to forecast
+HORIZON = 24
 
 # parts on real data by the name of their folder, in the order of the page
 PARTS: dict[str, Any] = tomllib.loads((files("toa.experiments") / "demo.toml").read_text(encoding="utf-8"))
