@@ -263,10 +263,18 @@ class LinearModel:
 
     @classmethod
     def fit(
-        cls, history: History, *, season: int, horizon: int, lookback: int, by_season: bool = True, seed: int = 2024
+        cls,
+        history: History,
+        *,
+        season: int,
+        horizon: int,
+        lookback: int,
+        by_season: bool = True,
+        seed: int = 2024,
+        windows: int | None = None,
     ) -> "LinearModel | None":
-        """Fit to windows of all series; None if no series is long enough."""
-        found = sample_windows(history, lookback, horizon, np.random.default_rng(seed))
+        """Fit to windows of all series, at most `windows`; None if no series is long enough."""
+        found = sample_windows(history, lookback, horizon, np.random.default_rng(seed), windows)
         if found is None:
             return None
         model = cls(season=season, by_season=by_season, weights=np.zeros((lookback + 1, horizon)))

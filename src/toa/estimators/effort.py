@@ -19,6 +19,7 @@ class Effort:
     Attributes:
         histories: Forecaster: windows times columns at the rolling origins, if each column has enough windows.
         origins: Forecaster: windows that each column has nevertheless; an interval may need more.
+        linear_windows: Forecaster: windows that linear models are fitted to.
         tree_windows: Forecaster: windows that boosted trees are fitted to; 0 leaves them out.
         network_steps: Training steps of a network.
         network_windows: Forecaster: windows times columns that a network sees in training; 0 leaves networks out.
@@ -30,6 +31,7 @@ class Effort:
 
     histories: int
     origins: int
+    linear_windows: int
     tree_windows: int
     network_steps: int
     network_windows: int
@@ -50,6 +52,7 @@ EFFORTS.register("quick")(
     Effort(
         histories=1_500,
         origins=8,
+        linear_windows=20_000,
         tree_windows=8_000,
         network_steps=200,
         network_windows=30_000,
@@ -63,6 +66,7 @@ EFFORTS.register("thorough")(
     Effort(
         histories=4_000,
         origins=40,
+        linear_windows=40_000,
         tree_windows=40_000,
         network_steps=4_000,
         network_windows=1_500_000,

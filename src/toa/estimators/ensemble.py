@@ -164,7 +164,7 @@ class Ensemble:
         forecasts: Mapping[str, Float64[np.ndarray, "w p"]],
         *,
         season: int,
-        tree_windows: int | None = None,
+        effort: Effort = EFFORTS["thorough"],
         seed: int = 2024,
     ) -> tuple["Ensemble", Float64[np.ndarray, "w p"] | None]:
         """Choose weights at the origins, then fit the linear models and trees with a weight to all rows.
@@ -178,8 +178,8 @@ class Ensemble:
         scale = series_scale(series, season)
         weights, errors = origins.weigh(series, forecasts, scale)
         rows = _aligned(series)
-        sizes = {"season": season, "horizon": horizon, "seed": seed, "tree_windows": tree_windows}
-        fitted = {n: model for n in weights if (model := fit_model(n, rows, **sizes)) is not None}
+        fit = partial(fit_model, history=rows, season=season, horizon=horizon, seed=seed, effort=effort)
+        fitted = {name: model for name in weights if (model := fit(name)) is not None}
         measure = "MASE" if (np.where(origins.held, scale, 0.0)[origins.series] > 0).any() else "MAE"
         mixed = weighted_mean(weights, forecasts)
         # as in the forecasts to come; these windows have no part in the weights
@@ -317,7 +317,7 @@ def validate_methods(
         expected = (3.0 if name == TREES else 1.0) * ceiling.passed
         if found and not ceiling.allows(name, expected):
             continue
-        model = fit_model(name, past, season=season, horizon=horizon, seed=seed, tree_windows=effort.tree_windows)
+        model = fit_model(name, past, season=season, horizon=horizon, seed=seed, effort=effort)
         if name in BASELINES or model is not None:
             found[name] = _forecast(name, model, histories, season, horizon)
     return found
@@ -339,16 +339,21 @@ def _forecast(name: str, model: Fitted | None, histories: Series, season: int, h
     return np.concatenate([method(align_histories(part, rows)) for part in parts])
 
 
-def fit_model(
-    name: str, history: np.ndarray, *, season: int, horizon: int, seed: int, tree_windows: int | None = None
-) -> Fitted | None:
+def fit_model(name: str, history: np.ndarray, *, season: int, horizon: int, seed: int, effort: Effort) -> Fitted | None:
     """Fit the trees, or a linear model such as "linear 336 by level"; None for other methods, and for short series."""
     if name == TREES:
-        return fit_trees(history, season, horizon, seed=seed, windows=tree_windows)
+        return fit_trees(history, season, horizon, seed=seed, windows=effort.tree_windows)
     if not name.startswith("linear"):
         return None
-    how = {"lookback": int(name.split()[1]), "season": season, "horizon": horizon, "seed": seed}
-    return LinearModel.fit(history, by_season=not name.endswith(_BY_LEVEL), **how)
+    return LinearModel.fit(
+        history,
+        lookback=int(name.split()[1]),
+        season=season,
+        horizon=horizon,
+        by_season=not name.endswith(_BY_LEVEL),
+        seed=seed,
+        windows=effort.linear_windows,
+    )
 
 
 def fit_trees(

@@ -357,7 +357,7 @@ class Forecaster(ForecastNetwork):
             forecasts=forecasts,
             interval=self.interval,
             levels=tuple(map(float, self.quantiles)),
-            tree_windows=self._effort.tree_windows,
+            effort=self._effort,
             seed=self.seed,
         )
         if NETWORK in self.choice_.ensemble.weights:
