@@ -56,7 +56,8 @@ def split_rows(
     """Cut `rows` rows into train, validation and test segments for windows of `lookback` + `horizon` rows.
 
     `rule` is "ett-hour", "ett-minute", "ratio" (0.7/0.1/0.2), "solar", "pems" (0.6/0.2/0.2 without overlap), "6:2:2"
-    (0.6/0.2/0.2 with overlap), or three fractions (train, val, test) that sum to 1 and are cut as "ratio" is. Error messages call the series `name`.
+    (0.6/0.2/0.2 with overlap), or three fractions (train, val, test) that sum to 1 and are cut as "ratio" is. Error
+    messages call the series `name`.
     """
     check_at_least("lookback", lookback, 1)
     check_at_least("horizon", horizon, 1)

@@ -108,7 +108,11 @@ def read_csv_series(
 
 
 def read_dataset(spec: DatasetSpec, path: str | Path, *, fill: str | None = None) -> Panel:
-    """Read the file of a forecasting dataset and check its numbers of rows and channels; `fill` as in the entry if None."""
+    """Read the file of a forecasting dataset and check its numbers of rows and channels.
+
+    Args:
+        fill: How to fill missing values, see `read_csv_series`; as the entry says if None.
+    """
     path, fill = Path(path), fill or spec.fill
     if spec.reader == "npz":
         panel = _series(pd.DataFrame(_read_npz(path)), str(path), fill)

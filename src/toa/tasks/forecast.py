@@ -57,7 +57,7 @@ class ForecastRun(RunConfig):
         test: Whether to measure the test split. A search sets it to false: then no test error exists to choose by.
         split: Rule of the split, a name of `toa.data.SPLIT_RULES`; None for that of the dataset.
         clip: Standardised values beyond this size count as this size, in inputs and targets; None changes no value.
-        epoch_steps: Most batches of an epoch, of windows that are drawn anew for each epoch; None for all windows.
+        epoch_steps: Most batches of an epoch, of windows drawn again for each epoch; None for all windows.
     """
 
     task: ClassVar[str] = "forecast"
