@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -84,7 +85,7 @@ def make_record(job, error, test=None):
 
 def run_trials(dataset, system, error):
     """Results of all trials of a system on a data set."""
-    results: dict = {}
+    results: dict[str, Any] = {}
     while True:
         waiting = trials(PLAN, dataset, system, results)[1]
         if not waiting:
@@ -184,7 +185,7 @@ def stored_matrix(errors):
     plan = replace(
         PLAN, units={"A": ["Weather"], "SMD": ["SMD-1-6", "SMD-2-1"], "N": ["NN5-Daily"]}, optional={}, seeds=[2024]
     )
-    results: dict = {}
+    results: dict[str, Any] = {}
     sets = {}
     for number, dataset in enumerate(["Weather", "SMD-1-6", "SMD-2-1", "NN5-Daily"]):
         known = horizons("toa-wide", "itransformer", dataset)

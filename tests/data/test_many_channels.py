@@ -3,6 +3,7 @@
 import gzip
 import io
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,7 +123,7 @@ def test_a_run_can_have_another_split_and_fewer_batches_per_epoch(tmp_path, monk
     data = task.load(config, torch.device("cpu"))
     assert data.segments == split_rows("pems", 120, lookback=6, horizon=2)
     assert data.train.batch(torch.arange(len(data.train))).x.abs().max() == 2
-    batches = task.batches(config, data, torch.device("cpu"))
+    batches: Any = task.batches(config, data, torch.device("cpu"))
     assert batches.steps_per_epoch == 3
     # other windows in each epoch
     drawn = {tuple(batches.indices(epoch, step).tolist()) for epoch in range(4) for step in range(3)}

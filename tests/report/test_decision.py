@@ -38,6 +38,7 @@ def test_the_t_test_and_its_interval_are_those_of_student():
     found = decide(errors(np.exp(logs)), "toa", "softmax")
     assert found.p == pytest.approx(0.0577, abs=1e-4)
     assert found.interval == pytest.approx((-0.03 - 3.1824 * 0.01, -0.03 + 3.1824 * 0.01), abs=1e-5)
+    assert found.bootstrap is not None
     low, high = found.bootstrap
     assert low < -0.03 < high
 
