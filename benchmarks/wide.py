@@ -4,6 +4,7 @@
     python benchmarks/wide.py lines tune > runs.txt                # the runs that can start now
     python benchmarks/wide.py run tune --records all.jsonl         # trials of all stages, each result added to the file
     python benchmarks/wide.py run final --records all.jsonl        # final runs of the systems whose settings are chosen
+    python benchmarks/wide.py run all --records all.jsonl          # both: final runs as soon as their settings are chosen
     python benchmarks/wide.py collect all.jsonl                    # store the results and the choices in results/
     python benchmarks/wide.py decide                               # the rule of docs/many_channels.md on what is stored
 
@@ -54,7 +55,7 @@ def main() -> None:
         action.add_argument("--data-dir", type=Path)
         action.add_argument("--results", type=Path, default=ROOT / "results", help="folder of stored results")
         if name in ("lines", "run"):
-            action.add_argument("stage", choices=("tune", "final"))
+            action.add_argument("stage", choices=("tune", "final", "all"))
             action.add_argument("--stored", type=Path, action="append", default=[], help="further files of results")
         if name == "run":
             action.add_argument("--records", type=Path, required=True, help="file that gets all results, old and new")

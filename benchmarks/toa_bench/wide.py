@@ -234,13 +234,17 @@ def final_jobs(plan: WidePlan, choice: Choice) -> Iterator[Job]:
 
 
 def pending_jobs(plan: WidePlan, stage: str, datasets: Iterable[str], results: Results) -> list[Job]:
-    """Runs of a stage ("tune" or "final") that can start now and have no result; the most expensive come first."""
+    """Runs of a stage that can start now and have no result; the most expensive come first.
+
+    Args:
+        stage: "tune", "final", or "all": final runs of systems whose trials are done, and trials of the others.
+    """
     jobs: list[Job] = []
     for dataset in datasets:
         for system in plan.systems:
-            if stage == "tune":
+            if stage != "final":
                 jobs += trials(plan, dataset, system, results)[1]
-            elif (choice := choose_setting(plan, dataset, system, results)) is not None:
+            if stage != "tune" and (choice := choose_setting(plan, dataset, system, results)) is not None:
                 jobs += [job for job in final_jobs(plan, choice) if job.key not in results]
     return sorted(jobs, key=lambda job: -run_cost(job.config))
 
