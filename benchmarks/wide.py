@@ -4,7 +4,7 @@
     python benchmarks/wide.py lines tune > runs.txt                # the runs that can start now
     python benchmarks/wide.py run tune --records all.jsonl         # trials of all stages, each result added to the file
     python benchmarks/wide.py run final --records all.jsonl        # final runs of the systems whose settings are chosen
-    python benchmarks/wide.py run all --records all.jsonl          # both: final runs as soon as their settings are chosen
+    python benchmarks/wide.py run all --records all.jsonl          # both, final runs as soon as they can start
     python benchmarks/wide.py collect all.jsonl                    # store the results and the choices in results/
     python benchmarks/wide.py decide                               # the rule of docs/many_channels.md on what is stored
 
