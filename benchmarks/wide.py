@@ -107,26 +107,31 @@ def run(plan: WidePlan, options: argparse.Namespace) -> None:
         while jobs := [job for job in pending_jobs(plan, options.stage, datasets, results) if job.key not in broken]:
             hungry = [job for job in jobs if memory_hungry(job.config)]
             others = [job for job in jobs if not memory_hungry(job.config)]
-            for group, workers in ((hungry, options.hungry_workers), (others, options.workers)):
-                if not group:
-                    continue
-                known = {job.key: job for job in group}
+            # few of the runs that take much memory fit on a GPU: they wait until nothing else is left
+            group = others or hungry
+            known = {job.key: job for job in group}
 
-                def watch(event: Event, known: dict[str, Job] = known) -> None:
-                    if event.kind in ("begin", "step", "waiting", "died"):
-                        return
-                    job = known[event.key]
-                    record = ended_run(job, event, options.out, commit)
-                    counts[event.kind] += 1
-                    if record is None:
-                        broken[event.key] = event.message
-                    else:
-                        results[event.key] = record
-                        with options.records.open("a", encoding="utf-8") as file:
-                            file.write(record_line(record))
-                    print(progress_line(job, event, counts, len(known), time.monotonic() - begin), flush=True)
+            def watch(event: Event, known: dict[str, Job] = known) -> None:
+                if event.kind in ("begin", "step", "waiting", "died"):
+                    return
+                job = known[event.key]
+                record = ended_run(job, event, options.out, commit)
+                counts[event.kind] += 1
+                if record is None:
+                    broken[event.key] = event.message
+                else:
+                    results[event.key] = record
+                    with options.records.open("a", encoding="utf-8") as file:
+                        file.write(record_line(record))
+                print(progress_line(job, event, counts, len(known), time.monotonic() - begin), flush=True)
 
-                sweep(group, context, executor="pool", workers=workers, watch=watch)
+            sweep(
+                group,
+                context,
+                executor="pool",
+                workers=options.workers if others else options.hungry_workers,
+                watch=watch,
+            )
     except KeyboardInterrupt:
         print("stopped; repeat the command for the rest", flush=True)
     for key, text in broken.items():
