@@ -94,7 +94,8 @@ def main() -> None:
 def run(plan: WidePlan, options: argparse.Namespace) -> None:
     """Run a stage until nothing is left to do, or until a signal stops it."""
     datasets = here(plan, options.sets, options.data_dir)
-    commit = checked_commit(options.sources) if checkout_commit() is None else checkout_commit()
+    # a copy may lie in the checkout of another commit: the ids of its sources decide
+    commit = checkout_commit() if options.sources is None else checked_commit(options.sources)
     print(f"{len(datasets)} data sets, stage {options.stage}, commit {commit}", flush=True)
     stored = [options.results / TRIALS, options.results / RUNS, *options.stored, options.records]
     results = read_results(stored)
@@ -148,7 +149,7 @@ def ended_run(job: Job, event: Event, out: Path, commit: str | None) -> Record |
         file.unlink()
     if event.kind in ("done", "found"):
         record = read_record(folder / RECORD)
-        return {**record, "commit": record["commit"] or commit}
+        return {**record, "commit": commit or record["commit"]}
     if not event.message.startswith(DIVERGED):
         return None
     return {
