@@ -18,7 +18,7 @@ import statistics
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Any
 from many_channels_tables import sets_table, sizes_table
 from performance_tables import TABLES as PERFORMANCE
 from performance_tables import performance_table, speed_summary, table
+from toa.estimators.effort import EFFORTS, Effort
 from toa.experiments.paper import published_numbers
 from toa.report.tables import number
 from toa_bench.search import Plan, Trials, choose, rank_trials, read_plan, read_trials, sized_datasets
@@ -37,6 +38,7 @@ PAGES = (
     "README.md",
     *(f"docs/{name}.md" for name in ("many_channels", "performance", "protocols", "recipe", "reliability")),
     "docs/two_axis.md",
+    "docs/howto/effort.md",
     "results/README.md",
     *(f"results/{name}/README.md" for name in ("anomaly", "classification", "demixing", "forecasting")),
     *(f"results/{name}/README.md" for name in ("leaderboards", "search")),
@@ -911,7 +913,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"two-axis": two_axis_table, "two-axis-96": partial(two_axis_table, "lookback=96")}
     found["duet-search"] = searched_duet_table
     found |= {"toa-two-axis": partial(recipe_table, "two-axis"), "two-axis-ablations": two_axis_ablations}
-    found |= {"wide-sets": sets_table, "wide-sizes": sizes_table}
+    found |= {"wide-sets": sets_table, "wide-sizes": sizes_table, "efforts": efforts_table}
     found |= {"two-axis-accuracies": two_axis_accuracies, "two-axis-detection": two_axis_detection}
     for name in ("toa", "toa-unnormalised"):
         found[f"{name}-96"] = partial(setting_table, name, backbone="itransformer", horizon=96, datasets=RECIPE_SETS)
@@ -996,6 +998,16 @@ def agreement_table() -> str:
         rows.append([r["backbone"], f"{r['peer']} at {r['peer_commit'][:12]}", r["dtype"], *differences])
     titles = ["backbone", "authors' code", "dtype", "output", "gradient of the weights"]
     return f"{table(titles, rows, left=3)}\n\nCommit {records[0]['commit']}: `{records[0]['command']}`"
+
+
+def efforts_table() -> str:
+    """What each effort limits, from the code."""
+    levels = [EFFORTS[name] for name in ("quick", "thorough")]
+    rows = []
+    for field in fields(Effort):
+        meaning = str(field.metadata["limits"])
+        rows.append([meaning, *(f"{getattr(level, field.name):,}" for level in levels)])
+    return table(("limit", "`quick` (default)", "`thorough`"), rows)
 
 
 def findings() -> str:

@@ -33,6 +33,7 @@ PRIVATE: dict[str, set[str]] = {
     "_files": {"torch"},
     "_limits": set(),
     "_registry": set(),
+    "_threads": set(),
 }
 # third-party packages that only these folders and private modules may import
 ONLY_IN = {

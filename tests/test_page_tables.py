@@ -204,6 +204,7 @@ NAMES = {
     "number of an entry of a list": (r"^[3-9]\. ",),
     "name of a document or a commit": (
         r"4e938a1\w+",
+        r"868d1413032f",
         r"\b(?=\d*[a-f])[\da-f]{7}\b",
         r"arXiv:2605\.11287",
         r"Apache-2\.0",

@@ -180,14 +180,14 @@ def test_hours_after_the_clock_is_set_back_keep_their_order(tmp_path):
 def test_the_command_writes_the_page_with_itself_on_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pd.DataFrame({"day": pd.date_range("2024-01-01", periods=40), "x": np.arange(40) % 7}).to_csv("x.csv", index=False)
-    words = ["forecast", "x.csv", "--horizon", "7", "--time-limit", "0.1", "--device", "cpu", "--page", "my page.html"]
+    words = ["forecast", "x.csv", "--horizon", "7", "--effort", "least", "--device", "cpu", "--page", "my page.html"]
     monkeypatch.setattr("sys.argv", ["toa", *words])
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert "page:    my page.html" in done.output
     page = read_page(tmp_path / "my page.html")
     assert part_of(page, "Repeat", "code")["text"] == (
-        "toa forecast x.csv --horizon 7 --time-limit 0.1 --device cpu --page 'my page.html'"
+        "toa forecast x.csv --horizon 7 --effort least --device cpu --page 'my page.html'"
     )
     assert {"forecast", "seasonal naive"} <= {row[0] for row in part_of(page, "Errors", "table")["rows"]}
 

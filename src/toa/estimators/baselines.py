@@ -150,7 +150,7 @@ class _Line(NamedTuple):
     slope: np.ndarray
 
     def next(self, share: np.ndarray, kept: np.ndarray, spread: np.ndarray) -> np.ndarray:
-        """The expected next value; `kept` and `spread` are those of `_line_factors` after so many rows."""
+        """The expected next value; `kept` and `spread` are those of `_line_factors` after these rows."""
         first = self.mean - self.slope * (self.rows + 1) / 2
         return self.level + share * (kept * first + spread * self.slope)
 

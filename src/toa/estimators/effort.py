@@ -8,37 +8,30 @@ them.
 import time
 import warnings
 from dataclasses import dataclass, field
+from typing import Any
 
 from toa._registry import Registry
 
 
+def _limit(text: str) -> Any:
+    """A field with its meaning, which the documentation prints."""
+    return field(metadata={"limits": text})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """Limits on the counted work of a fit.
+    """Limits on the counted work of a fit. An interval of a high probability may need more origins."""
 
-    Attributes:
-        histories: Forecaster: windows times columns at the rolling origins, if each column has enough windows.
-        origins: Forecaster: windows that each column has nevertheless; an interval may need more.
-        linear_windows: Forecaster: windows that linear models are fitted to.
-        tree_windows: Forecaster: windows that boosted trees are fitted to; 0 leaves them out.
-        network_steps: Training steps of a network.
-        network_windows: Forecaster: windows times columns that a network sees in training; 0 leaves networks out.
-        detector_windows: Detector: the same; it reconstructs windows, which are shorter.
-        networks: Forecaster: most networks of further seeds and kinds that are compared.
-        kernel_values: Classifier: most values (cases times channels times steps) for which all kernels are used.
-        candidates: Classifier: networks that are compared.
-    """
-
-    histories: int
-    origins: int
-    linear_windows: int
-    tree_windows: int
-    network_steps: int
-    network_windows: int
-    detector_windows: int
-    networks: int
-    kernel_values: int
-    candidates: int
+    histories: int = _limit("forecaster: windows times columns at the rolling origins")
+    origins: int = _limit("forecaster: windows that each column has there nevertheless")
+    linear_windows: int = _limit("forecaster: windows that each linear model is fitted to")
+    tree_windows: int = _limit("forecaster: windows that boosted trees are fitted to")
+    network_steps: int = _limit("training steps of a network")
+    network_windows: int = _limit("forecaster: windows times columns that a network sees in training")
+    detector_windows: int = _limit("detector: windows times columns that the network sees in training")
+    networks: int = _limit("forecaster: networks of further seeds that are averaged, and kinds that are compared")
+    kernel_values: int = _limit("classifier: values (cases times channels times steps) for which all kernels are used")
+    candidates: int = _limit("classifier: networks that are compared")
 
     @property
     def has_networks(self) -> bool:

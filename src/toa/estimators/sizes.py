@@ -123,7 +123,7 @@ def _schedule(count: int, batch_size: int, epochs: int | None, steps: int, bound
 
 
 def limit_schedule(schedule: dict[str, Any], most_steps: int) -> dict[str, Any] | None:
-    """The schedule with at most so many steps in all; None if these are too few to train with.
+    """The schedule with at most `most_steps` steps in all; None if these are too few to train with.
 
     There are fewer epochs, at least three, and then fewer steps per epoch.
     """
