@@ -3,20 +3,31 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP_LOG := $(VENV)/pip.log
 
-.PHONY: demo test lint check campaign test-slow test-wheel test-gpu test-data bench search report pages docs clean
+# $(call timed,NAME,COMMAND): run a command and print how long it took, also if it fails
+timed = start=$$(date +%s); code=0; $(2) || code=$$?; \
+	result=took; [ $$code = 0 ] || result="failed after"; \
+	echo "$(1) $$result $$(($$(date +%s) - start)) s"; exit $$code
+
+# $(call install,REQUIREMENT): the versions of constraints.txt; what pip prints is shown only if it fails
+install = $(BIN)/python -m pip install --constraint constraints.txt --editable '$(1)' > $(PIP_LOG) 2>&1 \
+	|| { code=$$?; cat $(PIP_LOG); (exit $$code); }
+
+.PHONY: demo test lint check campaign test-machines test-slow test-wheel test-gpu test-data bench search report pages printed docs clean
 
 demo: $(STAMP)
-	$(BIN)/toa demo
+	@$(call timed,make demo,$(BIN)/toa demo)
 
 # both at a time: type checks use one core
 test: $(STAMP)
-	$(MAKE) -j2 lint check
+	@$(call timed,make test,$(MAKE) --no-print-directory -j2 lint check)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 14) else "toa needs Python 3.11 to 3.14, found %d.%d; name another one: make PYTHON=python3.13" % v)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@echo "installing toa into $(VENV), which takes minutes; pip writes to $(PIP_LOG)"
+	@$(call timed,the installation,$(call install,.[dev]))
 	touch $@
 
 lint: $(STAMP)
@@ -26,6 +37,11 @@ lint: $(STAMP)
 
 check: $(STAMP)
 	$(BIN)/python -m pytest -q -n auto --dist worksteal
+
+# the quick tests as on five other machines, one after another; ROWS="numpy-reduced busy-core" runs some of them
+ROWS ?=
+test-machines: $(STAMP)
+	$(BIN)/python -m tests.machines $(ROWS)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow
@@ -50,7 +66,7 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs build/site
 
 $(VENV)/.docs: $(STAMP)
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@$(call install,.[docs])
 	touch $@
 
 report: $(STAMP)
@@ -72,6 +88,10 @@ search: $(STAMP)
 # every table of numbers on every page, from the records in results/
 pages: report
 	$(BIN)/python docs/page_tables.py
+
+# what the code on a page prints
+printed: $(STAMP)
+	$(BIN)/python docs/printed_output.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

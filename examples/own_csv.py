@@ -19,7 +19,7 @@ import toa
 
 hours = pd.date_range("2026-03-01", periods=40 * 24, freq="h")
 rng = np.random.default_rng(0)
-open_now = (hours.hour >= 8) & (hours.hour < 20) & (hours.dayofweek < 6)
+open_now = (hours.hour >= 8) & (hours.hour < 20) & (hours.day_of_week < 6)
 visitors = open_now * (40 + 15 * np.sin(2 * np.pi * (hours.hour - 8) / 12)) + 2 * rng.standard_normal(len(hours))
 power = 5 + 0.2 * visitors + 0.5 * rng.standard_normal(len(hours))
 pd.DataFrame({"time": hours, "visitors": visitors, "power": power}).to_csv("shop.csv", index=False)

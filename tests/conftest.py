@@ -2,6 +2,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import beartype
@@ -32,7 +33,7 @@ if os.environ.get("TOA_NO_SHAPE_CHECKS") != "1":
 
 # problems are tiny: a second thread would only wait, and longer when other processes use the cores. A variable also
 # holds for child processes, and Lightning sets as many threads as cores for its ranks, for good, where it is missing.
-os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_NUM_THREADS"] = os.environ.get("TOA_TEST_THREADS", "1")
 
 import torch  # noqa: E402
 
@@ -45,7 +46,21 @@ LONGEST = ("tests/test_compile.py", "test_docs.py", "test_sweep.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: [not str(item.path).endswith(name) for name in LONGEST])
+    if order := os.environ.get("TOA_TEST_ORDER"):
+        items[:] = shuffled(items, int(order))
+    else:
+        items.sort(key=lambda item: [not str(item.path).endswith(name) for name in LONGEST])
+
+
+def shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
+    """Files in random order, and the tests of each: fixtures of a file are made once."""
+    random = Random(seed)
+    files: dict[Any, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    mixed = [random.sample(tests, len(tests)) for tests in files.values()]
+    random.shuffle(mixed)
+    return [item for tests in mixed for item in tests]
 
 
 # their tests have few tokens, at which attention would apply the matrix of a structured operator instead

@@ -5,7 +5,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,26 @@ def written(folder: str, pattern: str) -> list[Path]:
     """Files of a folder of the repository, without the pages that building the site makes."""
     made = {ROOT / "docs" / name for name in ("api", "reference", "tutorials")}
     return sorted(path for path in (ROOT / folder).rglob(pattern) if not made & set(path.parents))
+
+
+# ends with the process that started it, however that ends
+BUSY = """
+import os
+parent = os.getppid()
+while os.getppid() == parent:
+    sum(range(100_000))
+"""
+
+
+@contextmanager
+def busy_core() -> Iterator[None]:
+    """Keep one core of the machine busy in another process."""
+    process = subprocess.Popen([sys.executable, "-c", BUSY])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def run_without_shape_checks(*arguments: Path | str, **environment: str) -> None:

@@ -163,10 +163,11 @@ def test_forged_models_are_refused_quickly_with_the_name_of_the_file(fitted, tmp
     path = tmp_path / "model.toa"
     fitted.save(path)
     forged(path, change)
-    begin = time.perf_counter()
+    # of the processor: other processes do not count
+    begin = time.process_time()
     with pytest.raises(ValueError, match=r"model\.toa must"):
         Forecaster.load(path).predict(columns("a"))
-    assert time.perf_counter() - begin < 10.0
+    assert time.process_time() - begin < 10.0
 
 
 def test_a_forecaster_without_a_scaler_is_refused(tmp_path):

@@ -253,7 +253,7 @@ def test_a_known_launch_passes_pointers_to_its_compiled_kernel(monkeypatch) -> N
     for tensor in (x, x, x[1:], x[1:], x):
         known(tensor, None)
     # a kernel compiled for aligned tensors takes no others
-    same = ((2,), (None, 3, 0.5, 7), {"num_warps": 4})
+    same = ((2,), (None, 3, 0.5, 7), {"enable_fp_fusion": True, "num_warps": 4})
     assert [(grid, given[1:], options) for grid, given, options in first] == [same] * 3
     assert [given[0].data_ptr() - x.data_ptr() for _, given, _ in first] == [0, 4, 4]
     hooks = [None] * 3

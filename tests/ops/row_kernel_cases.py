@@ -1,6 +1,7 @@
 """Tests of layer norm, column sums and linear maps by kernels; run on a GPU, or by test_compile.py."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from tests.ops.triton_cases import DEVICE, ON_GPU, _poisoned, _rms  # noqa: F401
 from tests.support import assert_registered
+from toa.ops import kernels
 from toa.ops import row_functions as rows_module
 from toa.ops._backend import SWITCHABLE_KERNELS, disable_kernels
 from toa.ops.row_functions import MAX_WIDTH, column_sum, layer_norm, linear
@@ -55,6 +57,29 @@ def assert_as_accurate_as_pytorch(function: Callable[..., Tensor], grad: Tensor,
         granted = (1e-6 + 4 * eps) * _rms(exact[name]) + 1e-7
         error, allowed = _rms(got.double() - exact[name]), 2 * _rms(plain[name].double() - exact[name]) + granted
         assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
+
+
+class OptionsOf:
+    """Stands for a kernel: runs it, and keeps the options of every launch."""
+
+    def __init__(self, kernel: Any, launches: list[dict[str, Any]]) -> None:
+        self.kernel, self.launches = kernel, launches
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+        def launch(*arguments: Any, **options: Any) -> Any:
+            self.launches.append(options)
+            return self.kernel[grid](*arguments, **options)
+
+        return launch
+
+
+def test_every_launch_on_rows_states_that_products_and_sums_are_fused(monkeypatch) -> None:
+    launches: list[dict[str, Any]] = []
+    names = ("norm_kernel", "norm_backward_kernel", "column_sum_kernel")
+    for name in names:
+        monkeypatch.setattr(kernels, name, OptionsOf(getattr(kernels, name), launches))
+    results(layer_norm, "triton", normal(3, 8), normal(3, 8), normal(8), normal(8))
+    assert [options["enable_fp_fusion"] for options in launches] == [True] * 3
 
 
 def runs_kernel(out: Tensor, name: str) -> bool:

@@ -125,10 +125,11 @@ def test_seeds_have_a_range(seed):
 
 
 def test_deterministic_runs_use_one_thread():
+    before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         with numerics(CPU, tf32=False, deterministic=True):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:
-        torch.set_num_threads(1)
+        torch.set_num_threads(before)

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from packaging.version import Version
 
 from toa._files import check_ending, ending_of, missing_package, write_atomically
 from toa._limits import memory_budget, shorten, unpacked_limit
@@ -41,6 +42,8 @@ _EXCEL_LINE = re.compile(rb"(\xef\xbb\xbf)?sep=.\r?\n", re.IGNORECASE)
 _BLOCK = 1 << 20
 # characters that a cell of Excel cannot hold, or changes, and the most that it holds
 _NOT_EXCEL, _EXCEL_LENGTH = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]"), 32_767
+# from this version of pandas on, dtype=False keeps dates as text too
+_DTYPE_KEEPS_DATES = Version("3.1")
 # formats other than text, by ending
 _KINDS = {
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
@@ -94,7 +97,9 @@ def read_frame(
         elif kind == "JSON lines":
             lines = not content.lstrip().startswith(b"[")
             # dates and ids stay text: they are read like those of other files
-            as_text: dict[str, Any] = {"convert_dates": False, "convert_axes": False, "dtype": False}
+            as_text: dict[str, Any] = {"convert_axes": False, "dtype": False}
+            if Version(pd.__version__) < _DTYPE_KEEPS_DATES:
+                as_text["convert_dates"] = False
             frame = pd.read_json(io.BytesIO(content), orient="records", lines=lines, precise_float=True, **as_text)
         else:
             import pyarrow

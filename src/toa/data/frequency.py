@@ -195,7 +195,7 @@ def _candidates(times: pd.Index, inner: Bool[np.ndarray, " p"]) -> Iterator[Freq
     wall = times.tz_localize(None)
     step = _most_common(np.diff(times.as_unit("ns").asi8)[inner])
     # at least a week without a weekend
-    if step == _DAY and wall.max() - wall.min() >= pd.Timedelta("7D") and (wall.dayofweek < _WEEKDAYS).all():
+    if step == _DAY and wall.max() - wall.min() >= pd.Timedelta("7D") and (wall.day_of_week < _WEEKDAYS).all():
         yield "B"
     if step >= 28 * _DAY:
         yield from _CALENDAR

@@ -195,7 +195,7 @@ def write_rentals(path: Path) -> Path:
         return np.exp(-(((hour - at) / width) ** 2))
 
     workday = peak(8, 1.8) + 1.2 * peak(17.5, 2.2) + 0.3 * peak(12.5, 3)
-    usual = 0.1 + np.where(hours.dayofweek >= 5, 0.7 * peak(14, 4), workday)
+    usual = 0.1 + np.where(hours.day_of_week >= 5, 0.7 * peak(14, 4), workday)
     # weather: it lasts for some hours
     weather = np.zeros(HOURS)
     for step in range(1, HOURS):

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from toa.ops._backend import kernel_op, runs_kernels
+from toa.ops._backend import LAUNCH_OPTIONS, kernel_op, runs_kernels
 from toa.ops.dropout import draw_seeds, dropout
 
 # layer norm: widest row that a program holds, numbers per program and tensor, and numbers per warp
@@ -99,6 +99,7 @@ def _sum_rows(rows: Tensor, out: Tensor) -> None:
                 ROWS=_SUM_TILE // columns,
                 COLUMNS=columns,
                 num_warps=4,
+                **LAUNCH_OPTIONS,
             )
 
     count, width = rows.shape
@@ -162,6 +163,7 @@ def _norm(
             *(rows, others, weight.contiguous(), bias.contiguous(), None if y is None else total, out, seed),
             *(rows.stride(0), 0 if others is None else others.stride(0), *rows.shape, eps, p),
             **constants,
+            **LAUNCH_OPTIONS,
         )
     return out, total
 
@@ -192,6 +194,7 @@ def _norm_backward(
             *(above, rows, weight.contiguous(), grad_x, None if seed is None else grad_y, partial, seed),
             *(above.stride(0), rows.stride(0), *rows.shape, eps, p),
             **constants,
+            **LAUNCH_OPTIONS,
         )
     _sum_rows(partial, affine)
     return grad_x, grad_y, affine

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from toa.ops._backend import LAUNCH_OPTIONS
+
 # tensor cores multiply tiles of at least this size
 SMALLEST = 16
 
@@ -52,14 +54,14 @@ class Launch:
 
     Args:
         numbers: The kernel's arguments after its tensors.
-        options: The numbers of warps and stages.
+        options: The numbers of warps and stages; `LAUNCH_OPTIONS` are added.
     """
 
     __slots__ = ("_compiled", "_first", "_numbers")
 
     def __init__(self, kernel: Any, grid: tuple[int, ...], numbers: tuple[Any, ...], options: dict[str, int]) -> None:
         self._numbers = numbers
-        self._first = (kernel, grid, options)
+        self._first = (kernel, grid, {**LAUNCH_OPTIONS, **options})
         # Triton's function that launches a compiled kernel; the grid, the kernel and its sizes for it
         self._compiled: tuple[Callable[..., None], tuple[int, ...], Any, Any] | None = None
 
