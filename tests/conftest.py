@@ -72,7 +72,7 @@ FEW: dict[str, dict[str, Any]] = {
     "scorers": {"_TREES": 30},
 }
 # tests of no estimator, of the forest itself, and of the weight of trees
-WHOLE = (*CHECKING, "tests/theory/", "tests/estimators/test_scorers.py", "tests/benchmarks/test_leaderboards.py")
+WHOLE = (*CHECKING, "tests/paper/theory/", "tests/estimators/test_scorers.py", "tests/benchmarks/test_leaderboards.py")
 _patch = pytest.MonkeyPatch()
 _reduced = False
 
