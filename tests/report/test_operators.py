@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.paper.report.cases import cell_of
-from tests.report.cases import record_of, small_layer
+from tests.report.cases import job_of, record_of, small_layer
 from tests.support import message
 from toa.experiments.records import write_record
 from toa.report.operators import (
@@ -50,7 +49,7 @@ def test_a_long_operator_is_shown_in_blocks_that_keep_the_sign():
 
 @pytest.mark.parametrize("variant", ["toa-gated", "softmax"])
 def test_pictures_of_a_run_are_those_of_its_model(tmp_path, variant):
-    job = cell_of("forecast-full", dataset="ETTh1", horizon="96", backbone="itransformer", variant=variant).jobs[0]
+    job = job_of("itransformer", variant)
     record = record_of(job, {"mse": 0.4})
     assert pictures_of(record, tmp_path) is None
     write_record(tmp_path / "record.json", record)
