@@ -24,6 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from many_channels_tables import sets_table, sizes_table
 from performance_tables import TABLES as PERFORMANCE
 from performance_tables import performance_table, speed_summary, table
 from toa.report.tables import number
@@ -34,7 +35,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 PAGES = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("performance", "protocols", "recipe", "reliability", "two_axis")),
+    *(f"docs/{name}.md" for name in ("many_channels", "performance", "protocols", "recipe", "reliability")),
+    "docs/two_axis.md",
     "results/README.md",
     *(f"results/{name}/README.md" for name in ("anomaly", "classification", "demixing", "forecasting")),
     *(f"results/{name}/README.md" for name in ("leaderboards", "search")),
@@ -909,6 +911,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"two-axis": two_axis_table, "two-axis-96": partial(two_axis_table, "lookback=96")}
     found["duet-search"] = searched_duet_table
     found |= {"toa-two-axis": partial(recipe_table, "two-axis"), "two-axis-ablations": two_axis_ablations}
+    found |= {"wide-sets": sets_table, "wide-sizes": sizes_table}
     found |= {"two-axis-accuracies": two_axis_accuracies, "two-axis-detection": two_axis_detection}
     for name in ("toa", "toa-unnormalised"):
         found[f"{name}-96"] = partial(setting_table, name, backbone="itransformer", horizon=96, datasets=RECIPE_SETS)

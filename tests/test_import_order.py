@@ -45,6 +45,7 @@ PRIVATE: dict[str, set[str]] = {
     "_limits": set(),
     "_plugins": set(),
     "_registry": set(),
+    "_threads": set(),
 }
 # third-party packages that only these folders and private modules may import
 ONLY_IN = {

@@ -168,11 +168,40 @@ CHECKED = (
     ("16 and 16 by default", "src/toa/models/two_axis.py", "patch_len: int = 16\n    stride: int = 16"),
     ("find with probability 0.8", "src/toa/report/gains.py", "POWER = 0.8"),
     ("a buffer of 100 rows", "benchmarks/toa_bench/tsb_ad.py", "BUFFER = 100"),
+    (
+        "2 layers of width 256",
+        "src/toa/experiments/protocols/forecast/toa-wide.toml",
+        "num_layers = 2, embed_dim = 256, ff_dim = 256, num_heads = 8",
+    ),
+    (
+        "4 layers of width 512",
+        "src/toa/experiments/protocols/forecast/toa-wide.toml",
+        "num_layers = 4, embed_dim = 512, ff_dim = 512",
+    ),
+    ("8 heads (4 above 200", "src/toa/experiments/protocols/forecast/toa-wide.toml", "model = { num_heads = 4 }"),
+    ("dropout 0.1, AdamW", "src/toa/experiments/protocols/forecast/toa-wide.toml", "dropout = 0.1"),
+    ("20 epochs, patience 5", "src/toa/experiments/protocols/forecast/toa-wide.toml", "epochs = 20,"),
+    ("at most 256 batches of 32 windows", "src/toa/experiments/protocols/forecast/toa-wide.toml", "epoch_steps = 256"),
+    ("128 batches for China-Temperature", "src/toa/experiments/protocols/forecast/toa-wide.toml", "epoch_steps = 128"),
+    (
+        "fewer than 1,000 training windows have batches of 16 and\n30 epochs",
+        "src/toa/experiments/protocols/forecast/toa-wide.toml",
+        "training = { epochs = 30 }",
+    ),
+    ("value beyond 10 counts as 10", "src/toa/experiments/protocols/forecast/toa-wide.toml", "clip = 10.0"),
+    ("fill value 32766", "src/toa/data/catalogues/forecasting.toml", "missing_value = 32766"),
+    ("learning rate 3e-4 and 1e-3, each", "benchmarks/wide.toml", "rates = [3e-4, 1e-3]"),
+    ("2e-3 if 1e-3 was better", "benchmarks/wide.toml", "higher = [2e-3, 4e-3]"),
+    ("1e-4 if 3e-4 was", "benchmarks/wide.toml", "lower = [1e-4, 3e-5]"),
+    ("(4e-3 or 3e-5); otherwise 5e-4", "benchmarks/wide.toml", "between = 5e-4"),
+    ("with seed 2030", "benchmarks/wide.toml", "tuning_seed = 2030"),
+    ("seeds 2024,\n2025 and 2026", "benchmarks/wide.toml", "seeds = [2024, 2025, 2026]"),
     ("fewer than 300,000 weights", "tests/models/test_two_axis.py", "< 300_000"),
 )
 # phrases with numbers that nothing measured: names, examples, arithmetic of the sentence itself
 NAMES = {
     "name of a task or a setting": (r"horizons? [\d, ]+(?:and \d+)?", r"look-back 512", "horizon-96", r"seed 2024"),
+    "number of an entry of a list": (r"^[3-9]\. ",),
     "name of a document or a commit": (
         r"4e938a1\w+",
         r"\b(?=\d*[a-f])[\da-f]{7}\b",
@@ -181,9 +210,23 @@ NAMES = {
     ),
     "example": (r"01/02/2015", r"1\.234 beside 1,5", r"at most 12 rows", r"About 80 %", "log 1000"),
     "the paper's setting": (r"ratio 0\.2",),
+    "rule of a decision, which is fixed before its runs": (
+        r"\*\*Split\*\* 6:2:2",
+        r"With 7:1:2",
+        r"at least 3 % below",
+        r"at least 1 % below",
+        r"p < 0\.01",
+        r"its 95 % interval",
+        r"-9999",
+    ),
     "counted on the page": (r"^\| (?:softmax|ReLU|Gated) .*(?:W V|S1, S2).*$", r"8 d²", r"6 d²", r"8 / 6"),
-    "arithmetic": (r"ten times as large", r"a thousand times", r"0\.25 · 6 / 672 = 0\.00223"),
-    "name of a data set or a model": (r"SMD(?:-machine-| )1-6", r"TimesFM-2\.5"),
+    "arithmetic": (
+        r"three times the products",
+        r"ten times as large",
+        r"a thousand times",
+        r"0\.25 · 6 / 672 = 0\.00223",
+    ),
+    "name of a data set or a model": (r"SMD(?:-machine-|-| )1-6", r"TimesFM-2\.5"),
     "another library's own statement": (r"limits its header to 100 MB",),
 }
 WORDS = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|sixteen|twenty"

@@ -145,7 +145,8 @@ def bench_ops(
 def gift_eval(
     configs: Annotated[list[str] | None, typer.Option("--config")] = None,
     methods: Annotated[list[str] | None, typer.Option("--method")] = None,
-    time_limit: float = 60.0,
+    effort: str = "quick",
+    time_limit: float | None = None,
     earlier: int = 0,
     data_dir: Path | None = None,
     out: Path = Path("runs/gift-eval.jsonl"),
@@ -153,45 +154,48 @@ def gift_eval(
 ) -> None:
     """Run configurations of GIFT-Eval whose data are in a data folder: MASE and weighted quantile loss."""
     from toa_bench.gift_eval import CONFIGS, gift_eval_row
-    from toa_bench.leaderboards import run_leaderboard
+    from toa_bench.leaderboards import run_leaderboard, work_options
 
     check_destinations(out, submission)
     for name in configs or ():
         check_choice("configuration", name, CONFIGS)
     chosen = [CONFIGS[name] for name in configs or CONFIGS]
-    run_leaderboard("gift-eval", chosen, methods, time_limit, data_dir, out, (submission, gift_eval_row), earlier)
+    work = work_options(effort, time_limit)
+    run_leaderboard("gift-eval", chosen, methods, work, data_dir, out, (submission, gift_eval_row), earlier)
 
 
 @bench_app.command(name="fev", cls=Command)
 def fev(
     methods: Annotated[list[str] | None, typer.Option("--method")] = None,
-    time_limit: float = 60.0,
+    effort: str = "quick",
+    time_limit: float | None = None,
     data_dir: Path | None = None,
     out: Path = Path("runs/fev.jsonl"),
     submission: Path | None = None,
 ) -> None:
     """Run the task ETT_1H of fev-bench: MASE and weighted quantile loss."""
     from toa_bench.gift_eval import ETT_1H, fev_row
-    from toa_bench.leaderboards import run_leaderboard
+    from toa_bench.leaderboards import run_leaderboard, work_options
 
     check_destinations(out, submission)
-    run_leaderboard("fev", [ETT_1H], methods, time_limit, data_dir, out, (submission, fev_row))
+    run_leaderboard("fev", [ETT_1H], methods, work_options(effort, time_limit), data_dir, out, (submission, fev_row))
 
 
 @bench_app.command(name="m3", cls=Command)
 def m3(
     methods: Annotated[list[str] | None, typer.Option("--method")] = None,
-    time_limit: float = 60.0,
+    effort: str = "quick",
+    time_limit: float | None = None,
     earlier: int = 0,
     data_dir: Path | None = None,
     out: Path = Path("runs/m3.jsonl"),
 ) -> None:
     """Run the monthly, quarterly and yearly series of the M3 competition: MASE and weighted quantile loss."""
     from toa_bench.gift_eval import M3
-    from toa_bench.leaderboards import run_leaderboard
+    from toa_bench.leaderboards import run_leaderboard, work_options
 
     check_destinations(out)
-    run_leaderboard("m3", M3, methods, time_limit, data_dir, out, earlier=earlier)
+    run_leaderboard("m3", M3, methods, work_options(effort, time_limit), data_dir, out, earlier=earlier)
 
 
 @bench_app.command(name="scale", cls=Command)
@@ -199,14 +203,18 @@ def scale(
     series: list[int] | None = None,
     executor: str = "process",
     workers: int | None = None,
-    time_limit: float = 60.0,
+    effort: str = "quick",
+    time_limit: float | None = None,
     out: Path = Path("runs/scale.jsonl"),
 ) -> None:
     """Forecast generated panels of 100 steps from parquet files: series per second, and memory per process."""
+    from toa_bench.leaderboards import work_options
     from toa_bench.scale import run_scale
 
     check_destinations(out)
-    run_scale(series or [10_000, 100_000], executor=executor, workers=workers, time_limit=time_limit, out=out)
+    run_scale(
+        series or [10_000, 100_000], executor=executor, workers=workers, work=work_options(effort, time_limit), out=out
+    )
 
 
 def _measure_sets(name: str, module: str, text: str) -> None:
@@ -216,13 +224,15 @@ def _measure_sets(name: str, module: str, text: str) -> None:
     def measure(
         datasets: Annotated[list[str] | None, typer.Option("--dataset")] = None,
         methods: Annotated[list[str] | None, typer.Option("--method")] = None,
-        time_limit: float = 60.0,
+        effort: str = "quick",
+        time_limit: float | None = None,
         data_dir: Path | None = None,
         out: Path = Path(f"runs/{name}.jsonl"),
     ) -> None:
-        from toa_bench.leaderboards import run_sets
+        from toa_bench.leaderboards import run_sets, work_options
 
-        run_sets(name, import_module(f"toa_bench.{module}"), datasets, methods, time_limit, data_dir, out)
+        work = work_options(effort, time_limit)
+        run_sets(name, import_module(f"toa_bench.{module}"), datasets, methods, work, data_dir, out)
 
 
 _measure_sets(

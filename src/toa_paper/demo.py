@@ -25,8 +25,6 @@ HOURS = 8 * 168
 TESTED = 168
 # rows to forecast
 HORIZON = 24
-# seconds for the fit
-FIT_SECONDS = 15.0
 
 # parts on real data by the name of their folder, in the order of the page
 PARTS: dict[str, Any] = tomllib.loads((files("toa_paper") / "demo.toml").read_text(encoding="utf-8"))

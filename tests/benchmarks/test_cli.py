@@ -58,7 +58,7 @@ def test_the_command_in_a_record_names_the_file_but_no_folder_of_the_machine(tmp
 
 
 def test_fev_has_a_record_with_weights(tmp_path) -> None:
-    code, text = call("fev", "--method", "toa", "--time-limit", 1e-9, "--out", tmp_path / "fev.jsonl")
+    code, text = call("fev", "--method", "toa", "--effort", "least", "--out", tmp_path / "fev.jsonl")
     assert code == 0, text
     record = json.loads((tmp_path / "fev.jsonl").read_text())
     assert (record["benchmark"], record["config"]) == ("fev", "ETT_1H")
@@ -101,7 +101,7 @@ def test_detectors_have_records_and_finished_ones_are_not_run_again(tmp_path, mo
     words = ["anomaly", "--dataset", "MSL", "--method", "pca", "--method", "toa", "--out", tmp_path / "d.jsonl"]
     assert "MSL pca 0.500 1.0 MSL toa 0.500 1.0" in call(*words, "--time-limit", 9)[1]
     assert call(*words, "--time-limit", 9)[0] == 0
-    assert asked == [("MSL", "pca", {}), ("MSL", "toa", {"time_limit": 9.0})]
+    assert asked == [("MSL", "pca", {}), ("MSL", "toa", {"effort": "quick", "time_limit": 9.0})]
     code, text = call(*words)
     assert code == 2
     assert "9" in text
@@ -128,11 +128,11 @@ def test_sets_of_the_archive_are_run_once_and_resumed(tmp_path, monkeypatch) -> 
         assert code == 0, text
         assert "ERing toa 0.500 0.750 1.0" in text
     assert seen == [("ERing", "toa"), ("ERing", "multirocket-hydra")]
-    code, text = call("uea", "--dataset", "ERing", "--method", "toa", "--time-limit", "30", "--out", out)
+    code, text = call("uea", "--dataset", "ERing", "--method", "toa", "--effort", "thorough", "--out", out)
     assert code == 2
-    assert "--time-limit must be 60 as in the records of" in text
+    assert "--effort must be quick as in the records of" in text
     records = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [record.get("time_limit") for record in records] == [60.0, None]
+    assert [record.get("effort") for record in records] == ["quick", None]
     assert {"commit", "versions", "device", "command"} <= records[0].keys()
     for words, complaint in ((("--dataset", "Nosuch"), "unknown dataset 'Nosuch'"), (("--method", "x"), "unknown met")):
         code, text = call("uea", *words, "--out", out)
@@ -144,7 +144,7 @@ def test_sets_of_the_archive_are_run_once_and_resumed(tmp_path, monkeypatch) -> 
 def test_a_generated_panel_is_forecast_and_its_speed_and_memory_recorded(tmp_path) -> None:
     out = tmp_path / "scale.jsonl"
     for count in (30, 40):
-        code, text = call("scale", "--series", count, "--time-limit", 1e-9, "--out", out)
+        code, text = call("scale", "--series", count, "--effort", "least", "--out", out)
         assert code == 0, text
         assert "series s series / s MiB per process" in text
     records = [json.loads(line) for line in out.read_text().splitlines()]

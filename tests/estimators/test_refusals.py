@@ -171,7 +171,7 @@ def test_forged_models_are_refused_quickly_with_the_name_of_the_file(fitted, tmp
 
 def test_a_forecaster_without_a_scaler_is_refused(tmp_path):
     path = tmp_path / "model.toa"
-    Forecaster(2, lookback=16, epochs=1, time_limit=0.01).fit(columns("a")).save(path)
+    Forecaster(2, lookback=16, epochs=1, effort="least").fit(columns("a")).save(path)
     saved = load_checkpoint(path)
     del saved.tensors["scaler.mean"]
     save_checkpoint(path, saved.tensors, saved.facts)
@@ -184,7 +184,7 @@ def detectors(tmp_path_factory):
     """Files of a combination without a network, and of one method."""
     folder = tmp_path_factory.mktemp("detectors")
     for name in ("auto", "pca"):
-        AnomalyDetector(window=8, model=name, time_limit=1e-9).fit(columns("a", "b")).save(folder / name)
+        AnomalyDetector(window=8, model=name, effort="least").fit(columns("a", "b")).save(folder / name)
     return folder
 
 
@@ -224,7 +224,7 @@ def test_forged_detectors_are_refused_before_they_are_used(tmp_path, detectors, 
 )
 def test_a_forged_forecaster_without_a_network_is_refused(tmp_path, changes):
     path = tmp_path / "model.toa"
-    Forecaster(2, lookback=16, epochs=1, time_limit=0.01).fit(columns("a")).save(path)
+    Forecaster(2, lookback=16, epochs=1, effort="least").fit(columns("a")).save(path)
 
     def change(facts):
         known = facts["fitted"]["known"] | changes.get("known", {})
@@ -238,7 +238,7 @@ def test_a_forged_forecaster_without_a_network_is_refused(tmp_path, changes):
 @pytest.mark.parametrize("changes", [{"choice": {"season": 10**9}}, {"season": 10**9}, {"choice": {"horizon": 10**9}}])
 def test_a_forged_season_takes_no_memory(tmp_path, changes):
     path = tmp_path / "model.toa"
-    Forecaster(2, lookback=16, epochs=1, time_limit=0.01).fit(columns("a")).save(path)
+    Forecaster(2, lookback=16, epochs=1, effort="least").fit(columns("a")).save(path)
 
     def change(facts):
         facts["fitted"]["choice"] |= changes.get("choice", {})

@@ -25,7 +25,7 @@ def test_both_tracks_of_tsb_ad_are_served(channels):
     assert labels[detector.decision_scores_.argmax()] == 1
     assert detector.labels_.sum() == 6
     # semi-supervised: those of other rows
-    detector = TSBDetector(time_limit=1e-3, window=20).fit(values[:150])
+    detector = TSBDetector(effort="least", window=20).fit(values[:150])
     score = detector.decision_function(values)
     assert 190 <= score.argmax() <= 216
     assert (detector.predict(values) == (score > detector.threshold_)).all()

@@ -37,6 +37,7 @@ def classify(
     time_zone: str | None = None,
     decimal: str | None = None,
     sheet: str | None = None,
+    effort: str | None = None,
     time_limit: float | None = None,
     network_only: Annotated[bool, typer.Option("--network-only")] = False,
     backbone: str | None = None,

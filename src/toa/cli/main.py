@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 import toa
+from toa._threads import wait_passively
 from toa.cli.classify import classify
 from toa.cli.data import data_app
 from toa.cli.detect import detect
@@ -14,6 +15,9 @@ from toa.cli.plugins import PluginGroup
 from toa.cli.report import compare, explain, watch
 from toa.cli.run import run
 from toa.cli.terminal import Command, ResumableCommand
+
+# no import above imports torch
+wait_passively()
 
 app = typer.Typer(
     name="toa",

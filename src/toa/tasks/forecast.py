@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_choice
+from toa._checks import check_at_least, check_choice, check_positive
 from toa._limits import most_windows
-from toa.data import DATASETS, ForecastData, load_forecast, locate, mark_names, split_rows
+from toa.data import DATASETS, SPLIT_RULES, ForecastData, load_forecast, locate, mark_names, split_rows
 from toa.data.windows import Windows
 from toa.models import BackboneForecaster, ForecastModel, build_forecaster
 from toa.nn.registry import ADDED_LATER
@@ -29,8 +29,9 @@ from toa.tasks.step import ShuffledBatches
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-# windows per batch without gradients
+# windows per batch without gradients, and windows times channels of one on a GPU
 _EVALUATION_BATCH = 512
+_EVALUATION_SERIES = 65_536
 # width of the network from features to their effect
 _FEATURE_WIDTH = 32
 
@@ -54,6 +55,9 @@ class ForecastRun(RunConfig):
         date_column: Column of dates in a user's file; "" if it has none.
         loss: The loss that is minimised, and compared on validation.
         test: Whether to measure the test split. A search sets it to false: then no test error exists to choose by.
+        split: Rule of the split, a name of `toa.data.SPLIT_RULES`; None for that of the dataset.
+        clip: Standardised values beyond this size count as this size, in inputs and targets; None changes no value.
+        epoch_steps: Most batches of an epoch, of windows drawn again for each epoch; None for all windows.
     """
 
     task: ClassVar[str] = "forecast"
@@ -67,12 +71,21 @@ class ForecastRun(RunConfig):
     date_column: str = "date"
     loss: Literal["mse", "mae"] = "mse"
     test: bool = field(default=True, metadata=ADDED_LATER)
+    split: str | None = field(default=None, metadata=ADDED_LATER)
+    clip: float | None = field(default=None, metadata=ADDED_LATER)
+    epoch_steps: int | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         # a dataclass with slots cannot use super() without arguments
         RunConfig.__post_init__(self)
         check_at_least("horizon", self.horizon, 1)
         check_at_least("lookback", self.lookback, 1)
+        if self.split is not None:
+            check_choice("split", self.split, SPLIT_RULES)
+        if self.clip is not None:
+            check_positive("clip", self.clip)
+        if self.epoch_steps is not None:
+            check_at_least("epoch_steps", self.epoch_steps, 1)
 
 
 class Forecasting(Task):
@@ -106,7 +119,7 @@ class Forecasting(Task):
         """Windows of the train split; of a user's CSV file, from the number of its lines."""
         rule: Any = "ratio"
         if dataset in DATASETS:
-            rows, rule = DATASETS[dataset].rows, DATASETS[dataset].split
+            rows, rule = DATASETS[dataset].rows, settings.get("split") or DATASETS[dataset].split
         elif Path(dataset).suffix == ".csv" and Path(dataset).is_file():
             rows = max(0, Path(dataset).read_bytes().count(b"\n") - 1)
         else:
@@ -137,7 +150,7 @@ class Forecasting(Task):
         path = path.expanduser()
         # a file that was rewritten is read again
         stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
-        names = ("lookback", "horizon", "marks", "fill", "allow_constant")
+        names = ("lookback", "horizon", "marks", "fill", "allow_constant", "split", "clip")
         how = {name: getattr(config, name) for name in names} | {"date_column": config.date_column or None}
         return _load_shared(config.dataset, stamp, data_dir, device, **how)
 
@@ -174,7 +187,10 @@ class Forecasting(Task):
         return self.build(config, TaskData(channels=len(saved.facts["columns"])))  # type: ignore[arg-type]
 
     def batches(self, config: ForecastRun, data: ForecastData | TaskData, device: torch.device) -> ShuffledBatches:
-        return ShuffledBatches(data.train, config.batch_size, seed=config.seed, drop_last=config.drop_last)
+        batches = ShuffledBatches(data.train, config.batch_size, seed=config.seed, drop_last=config.drop_last)
+        if config.epoch_steps is not None:
+            batches.steps_per_epoch = min(config.epoch_steps, batches.steps_per_epoch)
+        return batches
 
     def loss(self, config: ForecastRun, fabric: "Fabric") -> Callable[..., Tensor]:
         return partial(forecast_loss, error=_LOSSES[config.loss], autocast=fabric.autocast)
@@ -205,8 +221,13 @@ def _load_shared(dataset: str, stamp: object, data_dir: Path | None, device: tor
 
 
 def evaluation_batches(windows: Windows, batch_size: int = _EVALUATION_BATCH) -> Iterator[tuple[Tensor, ...]]:
-    """x, y and, if any, the marks of both, for all windows in order; on a CPU, batches fit the memory budget."""
-    if len(windows) and windows.device.type == "cpu":
+    """x, y and, if any, the marks of both, for all windows in order.
+
+    Batches fit the memory budget on a CPU; on other devices, those of many channels are smaller.
+    """
+    if windows.device.type != "cpu":
+        batch_size = max(1, min(batch_size, _EVALUATION_SERIES // windows.channels))
+    elif len(windows):
         batch_size = min(
             batch_size, most_windows(windows.batch(torch.zeros(1, dtype=torch.long))[0].shape[2], training=False)
         )

@@ -52,13 +52,13 @@ def _forecast_part(out: Path, steps: int | None, device: str) -> "Section":
     from toa.estimators import Forecaster
     from toa.estimators.baselines import BASELINES
     from toa.report.figures import draw_forecast, save_figure
-    from toa_paper.demo import FIT_SECONDS, HORIZON, TESTED, demo_share, write_rentals
+    from toa_paper.demo import HORIZON, TESTED, write_rentals
     from toa_paper.report.demo import forecast_section
 
     file = write_rentals(out / "rentals.csv")
     frame = read_frame(file)
-    limit = max(1.0, FIT_SECONDS * demo_share(steps))
-    model = Forecaster(horizon=HORIZON, interval=0.8, time_limit=limit, device=device, progress=True)
+    epochs = None if steps is None else 1
+    model = Forecaster(horizon=HORIZON, interval=0.8, epochs=epochs, device=device, progress=True)
     model.fit(frame[:-TESTED])
     tested = model.backtest(frame, test_size=TESTED)
     times = frame.assign(hour=pd.to_datetime(frame["hour"]))
