@@ -28,9 +28,9 @@ from many_channels_tables import sets_table, sizes_table
 from performance_tables import TABLES as PERFORMANCE
 from performance_tables import performance_table, speed_summary, table
 from toa.estimators.effort import EFFORTS, Effort
-from toa.experiments.paper import published_numbers
 from toa.report.tables import number
 from toa_bench.search import Plan, Trials, choose, rank_trials, read_plan, read_trials, sized_datasets
+from toa_paper.published import published_numbers
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -499,8 +499,8 @@ def recipe_records(backbone: str) -> dict[Any, dict[Any, list[Record]]]:
 
     Runs of `toa-paper` with these settings are among them.
     """
-    from toa.report.cells import protocol_setting
-    from toa.report.evidence import read_evidence
+    from toa_paper.report.cells import protocol_setting
+    from toa_paper.report.evidence import read_evidence
 
     files = [RESULTS / "forecasting" / f"{name}.jsonl" for name in ("toa", "two-axis", "horizon-96", "horizons")]
     runs = [run for run in read_evidence(files).runs if run.record["config"]["backbone"] == backbone]
@@ -764,8 +764,8 @@ def search_confirmed(name: str) -> str:
 
 def signed_table() -> str:
     """One line per attention: validation error relative to plain softmax, of the trial chosen for the set's size."""
-    from toa.report.evidence import read_evidence
-    from toa.report.paper_text import signed_table
+    from toa_paper.report.evidence import read_evidence
+    from toa_paper.report.paper_text import signed_table
 
     head, *rows = signed_table(read_evidence([RESULTS / "search" / "signed-trials.jsonl"]).signed)
     return table(list(head), [[BACKBONES[row[0]], *row[1:]] for row in rows], left=2)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from tests.report.paper_cases import read_page
+from tests.report.cases import read_page
 from toa.cli import app
 
 # the command prints warnings itself

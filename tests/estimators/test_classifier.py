@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 
 import toa
-from tests.report.paper_cases import read_page
+from tests.report.cases import read_page
 from tests.report.test_result_pages import part_of
 from tests.support import message
 from toa.data.frames import read_cases

@@ -8,7 +8,7 @@ import torch
 
 from tests.estimators.signals import long, quick, wide
 from tests.estimators.test_forecaster import run_onnx
-from tests.report.paper_cases import read_page
+from tests.report.cases import read_page
 from tests.support import message
 from toa.estimators import Forecaster
 from toa.estimators.ensemble import RollingOrigins, series_scale

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from tests.report.paper_cases import read_page
+from tests.report.cases import read_page
 from toa import AnomalyDetector, Forecaster
 from toa.cli import app
 from toa.report import write_results

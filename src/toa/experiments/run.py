@@ -18,9 +18,6 @@ from typing import Any
 
 from torch import nn
 
-# registers the task "efficiency"
-import toa.experiments.paper  # noqa: F401
-from toa._checks import check_choice
 from toa._files import parse_json, seal, unseal, write_atomically
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record
 from toa.tasks import TASKS, RunOptions, Task
@@ -110,9 +107,11 @@ def load_run(folder: Path) -> LoadedRun:
     if not (folder / RECORD).is_file():
         raise ValueError(f"{folder} must be the folder of a finished run, with {RECORD} in it, got none; finish it.")
     record = read_record(folder / RECORD)
-    with_model = [name for name in TASKS if TASKS[name].model_file]
-    check_choice("task of a run with a model", record.get("task"), with_model)
-    task = TASKS[str(record["task"])]
+    task = TASKS[str(record.get("task"))]
+    if not task.model_file:
+        raise ValueError(
+            f"{folder} must be the run of a task with a model, got one of task {record['task']!r}; name another folder."
+        )
     file = folder / task.model_file
     if not file.is_file():
         raise ValueError(f"{folder} must hold {file.name} beside its record, got none; run it again elsewhere.")

@@ -1,10 +1,9 @@
-"""Tasks: the Task interface, the four tasks, and the training loop that they share."""
+"""Tasks: the Task interface, three tasks, and the training loop that they share."""
 
 from toa.tasks.anomaly import AnomalyRun
 from toa.tasks.base import TASKS, Evaluation, Task
 from toa.tasks.classify import ClassifyRun
 from toa.tasks.config import Protocol, RunConfig, RunOptions
-from toa.tasks.demixing import DemixingConfig, train_demixer
 from toa.tasks.distributed import make_fabric
 from toa.tasks.forecast import ForecastRun
 from toa.tasks.optimization import TrainingConfig
@@ -14,7 +13,6 @@ __all__ = [
     "TASKS",
     "AnomalyRun",
     "ClassifyRun",
-    "DemixingConfig",
     "Evaluation",
     "ForecastRun",
     "Protocol",
@@ -27,5 +25,4 @@ __all__ = [
     "make_fabric",
     "time_steps",
     "train",
-    "train_demixer",
 ]

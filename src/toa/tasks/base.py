@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
+from toa._plugins import PluginRegistry
 from toa._registry import Registry
 from toa.data import StandardScaler, current_checksum
 from toa.models import BACKBONES, backbone_names
@@ -353,7 +354,8 @@ class Task:
         )
 
 
-TASKS: Registry[Task] = Registry("task")
+# other packages may register further tasks
+TASKS: Registry[Task] = PluginRegistry("task", "toa.tasks", Task)
 
 
 def model_checkpoint(config: Any, model: nn.Module, scaler: StandardScaler | None, **facts: Any) -> Checkpoint:
