@@ -18,7 +18,7 @@ from typing import Any
 
 from toa._files import write_atomically
 from toa.experiments.records import RECORD, config_hash, read_record, read_records
-from toa.tasks import TASKS
+from toa.training import TASKS
 from toa_paper.report.evidence import setting_of
 
 ROOT = Path(__file__).parents[1]

@@ -18,7 +18,7 @@ PACKAGES = {
     "toa.ops": "Functions of tensors: operator attention and structured operators.",
     "toa.models": "Backbones and the models built on them.",
     "toa.data": "Datasets, readers, scaling and windows.",
-    "toa.tasks": "Training.",
+    "toa.training": "Training.",
     "toa.experiments": "Benchmark runs: protocols, configs, records.",
     "toa.report": "Tables, figures and pages from records.",
     "toa.integrations": "Conversion, export, and adapters for other libraries.",
@@ -117,7 +117,7 @@ def command_page() -> str:
 def protocols() -> list[str]:
     """Names of the protocol files of all tasks."""
     from toa.experiments import protocol_names
-    from toa.tasks import TASKS
+    from toa.training import TASKS
 
     return sorted({name for task in TASKS for name in protocol_names(task)})
 

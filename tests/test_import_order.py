@@ -13,18 +13,18 @@ PACKAGE = ROOT / "src" / "toa"
 # the packages beside it, from left to right: each may import those before it
 BESIDE = {"toa_paper": ROOT / "src" / "toa_paper", "toa_bench": ROOT / "benchmarks" / "toa_bench"}
 
-_TASKS = {"ops", "nn", "models", "data"}
+_TRAINING = {"ops", "nn", "models", "data"}
 # folders that each folder may import, besides itself and the private modules; `models` import `nn`, never `ops`
 MAY_IMPORT: dict[str, set[str]] = {
     "ops": set(),
     "data": set(),
     "nn": {"ops"},
     "models": {"nn"},
-    "tasks": _TASKS,
-    "experiments": {*_TASKS, "tasks"},
-    "report": {*_TASKS, "tasks", "experiments"},
-    "estimators": {*_TASKS, "tasks"},
-    "integrations": {*_TASKS, "tasks", "estimators", "experiments"},
+    "training": _TRAINING,
+    "experiments": {*_TRAINING, "training"},
+    "report": {*_TRAINING, "training", "experiments"},
+    "estimators": {*_TRAINING, "training"},
+    "integrations": {*_TRAINING, "training", "estimators", "experiments"},
 }
 MAY_IMPORT["cli"] = MAY_IMPORT["__main__"] = {*MAY_IMPORT, "cli"}
 # what is reached against the order, by a late import or an attribute of the package: pages and exports of estimators
@@ -164,7 +164,7 @@ def test_imports_follow_the_order_of_the_folders() -> None:
     assert wrong_imports(PACKAGE) == []
 
 
-@pytest.mark.parametrize("folder", ["ops", "nn", "models", "data", "tasks", "estimators", "integrations"])
+@pytest.mark.parametrize("folder", ["ops", "nn", "models", "data", "training", "estimators", "integrations"])
 def test_the_library_never_reaches_the_command_line(folder) -> None:
     found = reached(PACKAGE, folder)
     assert "torch" in found
@@ -217,17 +217,17 @@ PLANTED = {
     "nn/x.py": ("import toa.models.patchtst", "nn may not import models"),
     "nn/y.py": ("def f():\n    from toa import data", "nn may not import data"),
     "models/x.py": ("from toa import ops, nn", "models may not import ops"),
-    "models/y.py": ("from ..tasks import training", "models may not import tasks"),
+    "models/y.py": ("from ..training import loop", "models may not import training"),
     "models/z.py": ("from .. import report", "models may not import report"),
     "data/x.py": ("import toa.ops as o", "data may not import ops"),
-    "tasks/x.py": ("import os, toa.experiments", "tasks may not import experiments"),
-    "tasks/y.py": ("from toa.report import z", "tasks may not import report"),
-    "tasks/p.py": ("from toa_paper.theory import z", "tasks may not import toa_paper"),
+    "training/x.py": ("import os, toa.experiments", "training may not import experiments"),
+    "training/y.py": ("from toa.report import z", "training may not import report"),
+    "training/p.py": ("from toa_paper.theory import z", "training may not import toa_paper"),
     "cli/p.py": ("def f():\n    import toa_paper.cli", "cli may not import toa_paper"),
     "cli/q.py": ("from importlib import import_module\nimport_module('toa_bench.cli')", "cli may not import toa_bench"),
     "estimators/a.py": ("import toa\ndef f():\n    toa.report.page.write()", "estimators may not import report"),
     "estimators/b.py": ("import toa\nx = toa.integrations", "estimators may not import integrations"),
-    "tasks/b.py": ("import toa\nx = toa.Forecaster(3)", "tasks may not import estimators"),
+    "training/b.py": ("import toa\nx = toa.Forecaster(3)", "training may not import estimators"),
     "experiments/x.py": ("from toa.report import z", "experiments may not import report"),
     "estimators/x.py": ("from toa.experiments import z", "estimators may not import experiments"),
     "integrations/x.py": ("from toa import cli", "integrations may not import cli"),
@@ -239,7 +239,7 @@ PLANTED = {
     "_console.py": ("import typer", "_console may not import typer"),
     "_limits.py": ("def f():\n    import torch", "_limits may not import torch"),
     "estimators/y.py": ("from typer import Option", "estimators may not import typer"),
-    "tasks/z.py": ("import matplotlib.pyplot as plt", "tasks may not import matplotlib"),
+    "training/z.py": ("import matplotlib.pyplot as plt", "training may not import matplotlib"),
 }
 FINE = {
     "__init__.py": "def __getattr__(name):\n    import toa.ops",

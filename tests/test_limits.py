@@ -9,7 +9,7 @@ from toa.data.classification import Cases
 from toa.estimators import Forecaster
 from toa.estimators.intervals import Choice
 from toa.estimators.sizes import choose_schedule, classifier_schedule, detector_schedule
-from toa.tasks.classify import classify
+from toa.training.classify import classify
 
 
 def test_the_budget_is_a_variable(monkeypatch):

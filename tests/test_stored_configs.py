@@ -7,7 +7,7 @@ import pytest
 from tests.support import ROOT
 from toa.experiments import config_hash, run_folder
 from toa.experiments.records import hashed_values
-from toa.tasks import TASKS
+from toa.training import TASKS
 
 # trials of the search keep only what a choice may use; the others have scores that belong to no run
 OTHERS = ("trials.jsonl", "detectors.jsonl", "agreement.jsonl")

@@ -136,7 +136,7 @@ def test_the_library_alone_has_its_commands_and_modules_and_no_others(library, t
     assert re.findall(r"^│ (\w+)  ", text, flags=re.MULTILINE) == [
         *("run", "compare", "watch", "forecast", "detect", "classify", "doctor", "explain", "data")
     ]
-    tasks = "from toa.tasks import TASKS; print(*TASKS)"
+    tasks = "from toa.training import TASKS; print(*TASKS)"
     assert run(library / "python", "-c", tasks, cwd=tmp_path).split() == ["anomaly", "classify", "forecast"]
     # modules of extras that are not installed here raise ImportError with the name of the extra
     modules = """

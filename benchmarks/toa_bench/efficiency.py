@@ -18,8 +18,8 @@ from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
 from toa.data import ForecastData
 from toa.experiments.records import Record, config_hash, provenance, write_record
-from toa.tasks.distributed import numerics, resolve_device
-from toa.tasks.forecast import FORECASTING, ForecastRun
+from toa.training.distributed import numerics, resolve_device
+from toa.training.forecast import FORECASTING, ForecastRun
 from toa_bench.peer import PEER_MODELS, PeerSystem, check_peer, hide_checkouts, missing_packages
 from toa_bench.step_cost import MIN_CUDA_STEPS, OwnSystem, StepCost, step_config
 from toa_bench.worker import Worker, answering

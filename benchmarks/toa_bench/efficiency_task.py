@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toa.tasks import Evaluation, Protocol, RunOptions, Task
-from toa.tasks.distributed import resolve_device
-from toa.tasks.forecast import FORECASTING
+from toa.training import Evaluation, Protocol, RunOptions, Task
+from toa.training.distributed import resolve_device
+from toa.training.forecast import FORECASTING
 from toa_bench import efficiency
 from toa_bench.efficiency import EfficiencyRun, StepRun, row_records
 

@@ -16,8 +16,8 @@ from toa.experiments.records import Record
 from toa.experiments.run import Job
 from toa.experiments.sweep import Event
 from toa.report.decision import Errors, capped_error, choose_variant, decide
-from toa.tasks import TASKS
-from toa.tasks.forecast import evaluation_batches
+from toa.training import TASKS
+from toa.training.forecast import evaluation_batches
 from toa_bench.wide import (
     ROOT,
     Results,

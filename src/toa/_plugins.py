@@ -3,7 +3,7 @@
 The groups, each with what an entry of it names:
 
     toa.commands   a typer app with a command or a group of commands of the entry's name
-    toa.tasks      a `toa.tasks.Task`
+    toa.tasks         a `toa.training.Task`
     toa.protocols  a package with a folder of protocols per task
 
 A package that is broken is reported in one line, and takes nothing else with it.

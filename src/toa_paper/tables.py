@@ -16,8 +16,8 @@ from toa._checks import check_choice
 from toa.data import DatasetNotFoundError
 from toa.experiments.protocols import load_protocol
 from toa.experiments.run import Job
-from toa.tasks import TASKS, Protocol
-from toa.tasks.config import build_config
+from toa.training import TASKS, Protocol
+from toa.training.config import build_config
 from toa_paper.published import PublishedNumber, published_numbers
 
 FIRST_SEED = 2024

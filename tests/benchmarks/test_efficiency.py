@@ -16,8 +16,8 @@ from toa._files import unseal
 from toa.experiments.records import write_record
 from toa.experiments.run import Job, finished, load_run
 from toa.experiments.sweep import RunContext, sweep
-from toa.tasks.base import TaskData
-from toa.tasks.forecast import FORECASTING
+from toa.training.base import TaskData
+from toa.training.forecast import FORECASTING
 from toa_bench.efficiency import EfficiencyRun, StepRun, row_config, row_records, run_efficiency
 from toa_bench.peer import peer_arguments
 from toa_bench.step_cost import PeakMemory, StepCost

@@ -30,9 +30,9 @@ from toa.experiments.records import config_hash, hashed_values, read_record, wri
 from toa.experiments.run import Job, read_error, read_plans, write_failure, write_plan
 from toa.integrations.ray import forecast_parts
 from toa.report.operators import read_pictures, write_pictures
-from toa.tasks.distributed import make_fabric
-from toa.tasks.optimization import TrainingConfig
-from toa.tasks.training import train
+from toa.training.distributed import make_fabric
+from toa.training.loop import train
+from toa.training.optimization import TrainingConfig
 from toa_paper.report.evidence import read_evidence
 
 _SMALL = {"embed_dim": 4, "num_heads": 2, "num_layers": 1, "ff_dim": 4}

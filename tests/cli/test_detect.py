@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from toa.cli import app
 from toa.estimators import AnomalyDetector, Classifier
-from toa.tasks.detection import vus_metrics
+from toa.training.detection import vus_metrics
 
 SMALL = ["--epochs", "1", "--device", "cpu"]
 

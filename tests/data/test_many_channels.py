@@ -13,7 +13,7 @@ from tests.data.files import make_spec, values, write_csv, write_text
 from tests.support import message
 from toa.data import DATASETS, DatasetNotFoundError, load_forecast, read_dataset, split_rows
 from toa.experiments import resolve
-from toa.tasks import TASKS
+from toa.training import TASKS
 
 
 def write_array(path, array):

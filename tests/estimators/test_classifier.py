@@ -23,7 +23,7 @@ from toa.estimators.base import save_file
 from toa.estimators.classifier import Classifier
 from toa.estimators.kernels import FEATURES
 from toa.estimators.pages import interval_text
-from toa.tasks.training import TrainingStopped
+from toa.training.loop import TrainingStopped
 
 SMALL = {"embed_dim": 16, "num_heads": 2, "num_layers": 1, "ff_dim": 16, "dropout": 0.0, "instance_norm": False}
 

@@ -11,7 +11,7 @@ import torch
 from tests.estimators.signals import wide
 from tests.support import message
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
-from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
+from toa.training.checkpoint import load_checkpoint, save_checkpoint
 
 
 def columns(*names: object, rows: int = 60) -> pd.DataFrame:

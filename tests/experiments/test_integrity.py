@@ -18,8 +18,8 @@ from tests.support import message
 from toa.experiments import records, resolve, run_folder, run_task
 from toa.experiments.run import Job, load_run, read_plans, write_plan
 from toa.experiments.sweep import RunContext, sweep
-from toa.tasks import TrainingStopped
-from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
+from toa.training import TrainingStopped
+from toa.training.checkpoint import load_checkpoint, save_checkpoint
 
 SIZES = ["lookback=24", "batch_size=16", "training.epochs=3", "model.num_layers=1", "model.embed_dim=8"]
 

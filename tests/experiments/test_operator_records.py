@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tests.experiments.sweep_cases import write_series
 from toa.cli import app
 from toa.experiments import resolve, run_folder, run_task
-from toa.tasks.diagnostics import describe_operators
+from toa.training.diagnostics import describe_operators
 
 SMALL = ["model.num_layers=1", "model.embed_dim=8", "model.ff_dim=8", "model.num_heads=2", "training.epochs=1"]
 
@@ -55,7 +55,7 @@ def test_a_model_without_operators_has_only_its_attention(tmp_path):
 def test_measuring_the_branches_does_not_change_the_run(tmp_path, monkeypatch):
     config = config_of("forecast", tmp_path, "toa-relu", "model.dropout=0.5")
     measured = run_task(config, tmp_path / "a", device="cpu")
-    monkeypatch.setattr("toa.tasks.base.branch_sizes", lambda model, run: {})
+    monkeypatch.setattr("toa.training.base.branch_sizes", lambda model, run: {})
     assert run_task(config, tmp_path / "b", device="cpu")["metrics"] == measured["metrics"]
 
 

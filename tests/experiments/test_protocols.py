@@ -8,7 +8,7 @@ from tests.support import message
 from toa.data import DATASETS
 from toa.experiments import config_hash, load_protocol, protocol_names, resolve
 from toa.models import BACKBONES, backbone_names, build_forecaster
-from toa.tasks import TASKS
+from toa.training import TASKS
 
 CELLS = [
     (protocol, backbone, dataset, horizon)

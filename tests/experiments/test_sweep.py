@@ -26,8 +26,8 @@ from toa.experiments.sweep import (
     spread,
     sweep,
 )
-from toa.tasks import TASKS
-from toa.tasks.training import TrainingStopped
+from toa.training import TASKS
+from toa.training.loop import TrainingStopped
 
 
 def play(folder, *cases: str):
@@ -322,7 +322,7 @@ def test_runs_in_one_process_load_their_data_once(jobs, tmp_path, monkeypatch):
         read.append(dataset)
         return load(dataset, **how)
 
-    monkeypatch.setattr("toa.tasks.forecast.load_forecast", counted)
+    monkeypatch.setattr("toa.training.forecast.load_forecast", counted)
     run_here(jobs, tmp_path)
     assert read == [path]
     with open(path, "a") as file:

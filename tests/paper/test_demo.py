@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from toa.tasks import TrainingStopped
+from toa.training import TrainingStopped
 from toa_paper.demo import COMPARED, PARTS, SEEDS, part_configs, run_part
 
 

@@ -15,9 +15,9 @@ from toa.report.operators import (
     read_pictures,
     write_pictures,
 )
-from toa.tasks import TASKS
-from toa.tasks.base import TaskData, model_checkpoint
-from toa.tasks.checkpoint import save_checkpoint
+from toa.training import TASKS
+from toa.training.base import TaskData, model_checkpoint
+from toa.training.checkpoint import save_checkpoint
 
 
 @pytest.mark.parametrize("structure", ["dense", "dplr", "toeplitz", "banded"])

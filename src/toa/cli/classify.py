@@ -170,7 +170,7 @@ def _evaluate(
 
     from toa.estimators.stack import class_codes, unknown_labels
     from toa.report.figures import draw_confusion, draw_probabilities
-    from toa.tasks.metrics import class_scores, confusion_matrix
+    from toa.training.metrics import class_scores, confusion_matrix
 
     names = [str(one) for one in classifier.classes_]
     proba = classifier.predict_proba(cases)

@@ -245,7 +245,7 @@ def _print_evaluation(
     import numpy as np
     from sklearn.metrics import average_precision_score
 
-    from toa.tasks.detection import point_metrics, undefined, vus_metrics
+    from toa.training.detection import point_metrics, undefined, vus_metrics
 
     reason = undefined(labels)
     if reason is not None:

@@ -206,7 +206,7 @@ class _Subject(NamedTuple):
 def _of_run(folder: Path, index: int, data_dir: Path | None) -> _Subject:
     from toa.experiments.run import load_run
     from toa.report.operators import describe_tokens
-    from toa.tasks.diagnostics import describe_operators
+    from toa.training.diagnostics import describe_operators
 
     run = load_run(folder)
     record = run.record

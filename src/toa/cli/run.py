@@ -36,8 +36,8 @@ def run(
     options = dict(locals())
     from toa.experiments.records import RECORD, claimed, holder
     from toa.experiments.run import run_folder, run_task
-    from toa.tasks import TASKS
-    from toa.tasks.distributed import resolve_devices
+    from toa.training import TASKS
+    from toa.training.distributed import resolve_devices
 
     config = config_of(options)
     if dry_run:
@@ -72,7 +72,7 @@ def run(
 def config_of(given: Mapping[str, Any]) -> Any:
     """The config of a run from the options of `toa run`, by their names."""
     from toa.experiments.protocols import load_protocol
-    from toa.tasks import TASKS
+    from toa.training import TASKS
 
     task = given["task"]
     check_choice("task", task, [name for name in TASKS if TASKS[name].subcommand == "run"])

@@ -114,7 +114,7 @@ def _print_plan(console: "Console", jobs: "list[Job]", context: "RunContext", wo
     """Print what would be run, and for how long, estimated from earlier records."""
     from toa.experiments.run import Estimates, timed_records
     from toa.experiments.sweep import find_end
-    from toa.tasks.distributed import resolve_device
+    from toa.training.distributed import resolve_device
 
     estimates = Estimates(timed_records(context.out), on_cpu=resolve_device(context.device).type == "cpu")
     times: list[float | None] = []

@@ -41,10 +41,10 @@ from toa.estimators.effort import DEFAULT_EFFORT, EFFORTS, Effort
 from toa.estimators.importance import Importance
 from toa.estimators.sizes import DEFAULT_ATTENTION
 from toa.nn import AttentionSpec
-from toa.tasks.base import Task, TaskData
-from toa.tasks.checkpoint import UNREADABLE, Checkpoint, check_weights, load_checkpoint, model_with, save_checkpoint
-from toa.tasks.distributed import make_fabric, resolve_device
-from toa.tasks.optimization import TrainingConfig
+from toa.training.base import Task, TaskData
+from toa.training.checkpoint import UNREADABLE, Checkpoint, check_weights, load_checkpoint, model_with, save_checkpoint
+from toa.training.distributed import make_fabric, resolve_device
+from toa.training.optimization import TrainingConfig
 
 # increased when older files can no longer be read
 FORMAT = 1

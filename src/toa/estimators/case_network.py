@@ -23,10 +23,10 @@ from toa.estimators.base import Estimator
 from toa.estimators.effort import Ceiling
 from toa.estimators.importance import Importance, in_float64, integrated_gradients
 from toa.estimators.stack import Codes, Probabilities, accuracy, choose_factor, log_loss, softmax, stratified_folds
-from toa.tasks.base import TASKS, TaskData, check_sample
-from toa.tasks.classify import classify, validation_logits
-from toa.tasks.distributed import resolve_device
-from toa.tasks.training import TrainingStopped
+from toa.training.base import TASKS, TaskData, check_sample
+from toa.training.classify import classify, validation_logits
+from toa.training.distributed import resolve_device
+from toa.training.loop import TrainingStopped
 
 # fewer cases to validate on are too few to choose an epoch
 _LEAST_HELD = 4

@@ -23,7 +23,7 @@ from toa.estimators.base import greedy_weights, weighted_mean
 from toa.estimators.baselines import BASELINES, SEASONS_TO_TELL, LinearModel, align_histories, has_season, repeat_season
 from toa.estimators.boosting import MOST_LAGS, BoostedTrees
 from toa.estimators.effort import EFFORTS, Ceiling, Effort
-from toa.tasks.metrics import seasonal_error
+from toa.training.metrics import seasonal_error
 
 Series = Sequence[Float64[np.ndarray, " _"]]
 Fitted = LinearModel | BoostedTrees

@@ -59,7 +59,7 @@ class UnitsModel(nn.Module):
     of the look-back.
 
     Args:
-        model: A `toa.tasks.forecast.HorizonModel`, or the mean of several.
+        model: A `toa.training.forecast.HorizonModel`, or the mean of several.
         mean: Mean of each series and channel (S, C).
         point: Index of the level that is the forecast itself.
         shown: Indices of the levels to return as quantiles.

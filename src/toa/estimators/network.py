@@ -25,10 +25,10 @@ from toa.estimators.effort import Ceiling
 from toa.estimators.ensemble import RollingOrigins, series_scale
 from toa.estimators.intervals import MeanModel, Prediction, UnitsModel, conformal_width, join_batches, spread, to_rows
 from toa.models import BACKBONES, backbone_names
-from toa.tasks.base import TaskData
-from toa.tasks.distributed import resolve_device
-from toa.tasks.forecast import HorizonForecasting, evaluation_batches
-from toa.tasks.metrics import FORECAST_METRICS
+from toa.training.base import TaskData
+from toa.training.distributed import resolve_device
+from toa.training.forecast import HorizonForecasting, evaluation_batches
+from toa.training.metrics import FORECAST_METRICS
 
 # largest number of held-out windows times columns; if there are more, every second, third, … window is used
 _HELD = 60_000

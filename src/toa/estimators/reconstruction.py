@@ -22,9 +22,9 @@ from toa.estimators.combination import rows_for
 from toa.estimators.effort import Ceiling
 from toa.estimators.importance import Importance, in_float64, integrated_gradients, sample_rows
 from toa.ops.dropout import initial_weights
-from toa.tasks.anomaly import channel_errors, score_ends
-from toa.tasks.base import TASKS
-from toa.tasks.distributed import resolve_device, seeded
+from toa.training.anomaly import channel_errors, score_ends
+from toa.training.base import TASKS
+from toa.training.distributed import resolve_device, seeded
 
 
 @dataclass(eq=False, repr=False)

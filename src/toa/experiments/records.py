@@ -27,8 +27,8 @@ import toa
 from toa._files import check_writable, parse_json, seal, unseal, write_atomically
 from toa.nn import Attention
 from toa.nn.registry import ADDED_LATER
-from toa.tasks.base import Evaluation
-from toa.tasks.base import Record as Record
+from toa.training.base import Evaluation
+from toa.training.base import Record as Record
 
 # files of the record and of the claim in the folder of a run
 RECORD, CLAIM = "record.json", "claim.json"

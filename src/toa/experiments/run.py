@@ -20,8 +20,8 @@ from torch import nn
 
 from toa._files import parse_json, seal, unseal, write_atomically
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record
-from toa.tasks import TASKS, RunOptions, Task
-from toa.tasks.checkpoint import check_weights, load_checkpoint, model_with, save_checkpoint
+from toa.training import TASKS, RunOptions, Task
+from toa.training.checkpoint import check_weights, load_checkpoint, model_with, save_checkpoint
 
 ERROR = "error.json"
 _PLANS = "plans"
@@ -46,9 +46,9 @@ def run_task(config: Any, out: Path, **options: Any) -> Record:
     """Run a config and return its record; a finished run is only loaded.
 
     Args:
-        config: A config of any task in `toa.tasks.TASKS`.
+        config: A config of any task in `toa.training.TASKS`.
         out: Folder of all runs of the task.
-        options: Fields of `toa.tasks.RunOptions`, from `data_dir` on.
+        options: Fields of `toa.training.RunOptions`, from `data_dir` on.
     """
     task, key, folder = TASKS[config.task], config_hash(config), run_folder(config, out)
     how = RunOptions(folder=folder, key=key, **options)

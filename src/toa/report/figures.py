@@ -19,9 +19,9 @@ from matplotlib.ticker import MaxNLocator
 
 from toa._files import write_atomically
 from toa.experiments.records import Record
-from toa.tasks.anomaly import SCORES
-from toa.tasks.checkpoint import load_checkpoint
-from toa.tasks.detection import RULES, Runs
+from toa.training.anomaly import SCORES
+from toa.training.checkpoint import load_checkpoint
+from toa.training.detection import RULES, Runs
 
 BLUE, RED, GREEN, ORANGE = "tab:blue", "tab:red", "tab:green", "tab:orange"
 DPI = 110

@@ -40,8 +40,8 @@ from toa.nn import (
     mixing_operators,
 )
 from toa.ops import simplex_distance
-from toa.tasks import TASKS
-from toa.tasks.metrics import evaluating
+from toa.training import TASKS
+from toa.training.metrics import evaluating
 
 OPERATORS_FILE = "operators.json"
 _FORMAT = "toa-operators-1"

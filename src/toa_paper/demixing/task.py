@@ -16,11 +16,11 @@ from toa._checks import check_at_least, check_choice, check_finite, check_seed
 from toa.models import PointEncoder, PointEncoderConfig
 from toa.nn import AttentionSpec
 from toa.nn.registry import ADDED_LATER
-from toa.tasks.base import Evaluation, Task, check_sample
-from toa.tasks.config import Protocol, change, merge
-from toa.tasks.distributed import make_fabric
-from toa.tasks.optimization import TrainingConfig
-from toa.tasks.training import TrainingState
+from toa.training.base import Evaluation, Task, check_sample
+from toa.training.config import Protocol, change, merge
+from toa.training.distributed import make_fabric
+from toa.training.loop import TrainingState
+from toa.training.optimization import TrainingConfig
 from toa_paper.demixing.signals import DemixingBatch, HarmonicDemixing
 
 # far from all training seeds

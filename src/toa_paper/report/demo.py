@@ -8,9 +8,9 @@ from toa.experiments.records import Record
 from toa.report.figures import system_title, write_confusion, write_detection
 from toa.report.page import Section
 from toa.report.tables import ANOMALY_COLUMNS, Table, grouped, number
-from toa.tasks.anomaly import SCORES
-from toa.tasks.checkpoint import load_checkpoint
-from toa.tasks.detection import RULES
+from toa.training.anomaly import SCORES
+from toa.training.checkpoint import load_checkpoint
+from toa.training.detection import RULES
 from toa_paper.demixing import DemixingResult
 from toa_paper.demo import HORIZON, HOURS, PARTS, TESTED, DemoRun
 from toa_paper.published import published_numbers

@@ -24,7 +24,7 @@ from toa.experiments.records import (
 )
 from toa.experiments.run import ERROR
 from toa.report.operators import OPERATORS_FILE
-from toa.tasks import TASKS
+from toa.training import TASKS
 
 # records of a hyperparameter search do not count as runs of a protocol, even with the protocol's settings
 SEARCH = "search.jsonl"

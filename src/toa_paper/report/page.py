@@ -11,7 +11,7 @@ from toa._files import write_atomically
 from toa.report.gains import lower_is_better
 from toa.report.operators import model_label
 from toa.report.page import PAGE_SCRIPTS, Data, assemble
-from toa.tasks.diagnostics import describe_operators
+from toa.training.diagnostics import describe_operators
 from toa_paper.report import paper_text
 from toa_paper.report.cells import Entry, contribution, decimals
 from toa_paper.report.evidence import Run

@@ -7,7 +7,7 @@ import torch
 from tests.paper.demixing.cases import shrink_demixing
 from tests.support import message
 from toa.experiments import read_record
-from toa.tasks.distributed import resolve_device
+from toa.training.distributed import resolve_device
 from toa_paper.demixing import DemixingBatch, experiment, run_demixing
 
 

@@ -8,7 +8,7 @@ from tests.report.cases import hide_data, record_of, write_lines
 from tests.support import message
 from toa.experiments.records import hashed_values
 from toa.experiments.run import Job, write_failure
-from toa.tasks import TASKS
+from toa.training import TASKS
 from toa_paper.report.cells import departure, paper_entries
 from toa_paper.report.evidence import read_evidence
 from toa_paper.tables import protocol_job, table_cells

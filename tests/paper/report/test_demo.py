@@ -5,8 +5,8 @@ import torch
 
 from toa.report.figures import save_figure
 from toa.report.page import Section, write_sections
-from toa.tasks.anomaly import SCORES
-from toa.tasks.checkpoint import save_checkpoint
+from toa.training.anomaly import SCORES
+from toa.training.checkpoint import save_checkpoint
 from toa_paper.demixing import DemixingResult, HarmonicDemixing, VariantView
 from toa_paper.demixing.figure import draw_demixing
 from toa_paper.demo import DemoRun

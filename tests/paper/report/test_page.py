@@ -7,7 +7,7 @@ import pytest
 
 from tests.paper.report.cases import ATTENTIONS, cell_of, etth1_records
 from tests.report.cases import read_page, record_of, write_lines
-from toa.tasks.diagnostics import describe_operators
+from toa.training.diagnostics import describe_operators
 from toa_paper.report.page import write_report
 from toa_paper.report.paper import make_report
 from toa_paper.report.paper_text import cell_text

@@ -1,6 +1,6 @@
 """Protocols: one TOML file per protocol in a folder per task, and functions that read them.
 
-Beside the tables of `toa.tasks.config`, a backbone's table may name another protocol of the same task with `like`;
+Beside the tables of `toa.training.config`, a backbone's table may name another protocol of the same task with `like`;
 that protocol's table is then merged below it.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 from toa._checks import check_choice
 from toa._plugins import PluginRegistry
 from toa._registry import Registry
-from toa.tasks import TASKS, Protocol
-from toa.tasks.config import merge
+from toa.training import TASKS, Protocol
+from toa.training.config import merge
 
 # packages with a folder of protocols per task; other packages may register further ones
 PROTOCOL_PACKAGES: Registry[ModuleType] = PluginRegistry("package of protocols", "toa.protocols", ModuleType)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from toa.nn import Attention, DenseOperator, EncoderBlock, build_attention
-from toa.tasks.diagnostics import branch_sizes, contributions, operator_norms
+from toa.training.diagnostics import branch_sizes, contributions, operator_norms
 
 
 def make_block(name: str = "toa-relu") -> Any:

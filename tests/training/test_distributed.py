@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from tests.support import ROOT, message
-from toa.tasks import make_fabric
-from toa.tasks.distributed import resolve_devices
+from toa.training import make_fabric
+from toa.training.distributed import resolve_devices
 
 
 def play(folder, *cases: str):
     """The ranks' results of `distributed_cases`, from another process."""
-    command = [sys.executable, "-m", "tests.tasks.distributed_cases", str(folder), *cases]
+    command = [sys.executable, "-m", "tests.training.distributed_cases", str(folder), *cases]
     environment = {**os.environ, "TOA_NO_SHAPE_CHECKS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -20,13 +20,13 @@ from toa.models import BACKBONES, backbone_names
 from toa.models.registry import ModelKind
 from toa.nn import ATTENTIONS, AttentionSpec, share_drop_rate
 from toa.ops.dropout import initial_weights
-from toa.tasks.checkpoint import Checkpoint
-from toa.tasks.config import Protocol, RunOptions, Settings, build_config, change, merge
-from toa.tasks.diagnostics import branch_sizes, contributions, describe_operators, operator_norms
-from toa.tasks.distributed import make_fabric, numerics, seeded
-from toa.tasks.optimization import TrainingConfig
-from toa.tasks.step import Batches, ShuffledBatches
-from toa.tasks.training import TrainingState, time_steps, train
+from toa.training.checkpoint import Checkpoint
+from toa.training.config import Protocol, RunOptions, Settings, build_config, change, merge
+from toa.training.diagnostics import branch_sizes, contributions, describe_operators, operator_norms
+from toa.training.distributed import make_fabric, numerics, seeded
+from toa.training.loop import TrainingState, time_steps, train
+from toa.training.optimization import TrainingConfig
+from toa.training.step import Batches, ShuffledBatches
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -277,11 +277,11 @@ class Task:
     def fit(
         self, config: Any, data: Any, fabric: "Fabric", *, diagnose: bool = False, **options: Any
     ) -> tuple[nn.Module, TrainingState, Mapping[str, Mapping[str, float]]]:
-        """Build a model from the config's seed and train it; `options` are those of `toa.tasks.train`.
+        """Build a model from the config's seed and train it; `options` are those of `toa.training.train`.
 
         Returns:
             The model, with its best weights if the task validates; what training recorded; and, with `diagnose`, the
-            relative sizes of the attention branches at the start and at the end, see `toa.tasks.diagnostics`.
+            relative sizes of the attention branches at the start and at the end, see `toa.training.diagnostics`.
         """
         with seeded(config.seed, fabric.device, compiled=config.training.compile):
             with initial_weights():

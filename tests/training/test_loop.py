@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from tests.support import ROOT, message
 from toa.nn import StochasticOperatorRegularization, TemporalOperatorAttention
-from toa.tasks import TrainingConfig, TrainingState, TrainingStopped, make_fabric, time_steps, train
-from toa.tasks.checkpoint import load_checkpoint
-from toa.tasks.step import TrainingStep
+from toa.training import TrainingConfig, TrainingState, TrainingStopped, make_fabric, time_steps, train
+from toa.training.checkpoint import load_checkpoint
+from toa.training.step import TrainingStep
 
 
 class Small(nn.Module):
@@ -166,8 +166,8 @@ def test_checkpoints_take_no_more_than_their_share_of_the_time(tmp_path, monkeyp
         saved.append((facts["state"]["step"], clock[0]))
         clock[0] += 4.0
 
-    monkeypatch.setattr("toa.tasks.training.save_checkpoint", save)
-    monkeypatch.setattr("toa.tasks.training.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("toa.training.loop.save_checkpoint", save)
+    monkeypatch.setattr("toa.training.loop.time.perf_counter", lambda: clock[0])
 
     def tick(step: int) -> None:
         clock[0] += 1.0
@@ -320,8 +320,8 @@ def test_a_loss_that_is_not_finite_stops_the_run():
 PROGRAM = """
 import sys, torch
 from pathlib import Path
-from tests.tasks.test_training import Small, run
-from toa.tasks import TrainingConfig
+from tests.training.test_training import Small, run
+from toa.training import TrainingConfig
 torch.set_num_threads(1)
 model = run(Small(), config=TrainingConfig(epochs=500, learning_rate=3e-3), checkpoint=Path(sys.argv[1]), save_every=2,
             save_share=1.0)

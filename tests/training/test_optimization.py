@@ -7,8 +7,8 @@ from torch import nn
 
 from tests.support import message
 from toa.nn import SequenceOperator, build_attention
-from toa.tasks import TrainingConfig
-from toa.tasks.optimization import OPTIMIZERS, make_optimizer, set_rates
+from toa.training import TrainingConfig
+from toa.training.optimization import OPTIMIZERS, make_optimizer, set_rates
 
 
 def rates(schedule, epochs: int = 10, steps: int = 5, **options) -> list[float]:

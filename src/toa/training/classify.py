@@ -22,11 +22,11 @@ from toa.data import CLASSIFICATION_SETS, ClassificationData, load_classificatio
 from toa.data.classification import Cases, EvaluationSplit, FoldCases, fold_rows, own_pair
 from toa.models import BACKBONES, build_classifier
 from toa.nn.registry import ADDED_LATER
-from toa.tasks.base import TASKS, Evaluation, Record, Task, TaskData, check_sample, model_checkpoint
-from toa.tasks.checkpoint import Checkpoint
-from toa.tasks.config import RunConfig, Settings
-from toa.tasks.metrics import class_scores, confusion_matrix, evaluating
-from toa.tasks.step import ShuffledBatches
+from toa.training.base import TASKS, Evaluation, Record, Task, TaskData, check_sample, model_checkpoint
+from toa.training.checkpoint import Checkpoint
+from toa.training.config import RunConfig, Settings
+from toa.training.metrics import class_scores, confusion_matrix, evaluating
+from toa.training.step import ShuffledBatches
 
 Loaded = ClassificationData | TaskData
 

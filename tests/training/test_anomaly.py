@@ -5,9 +5,9 @@ from torch import Tensor, nn
 
 from tests.support import message
 from toa.data import SeriesWindows
-from toa.tasks.anomaly import AnomalyDetection, evaluate_reconstruction, score_series
-from toa.tasks.detection import RULES, Scores, detect
-from toa.tasks.step import ShuffledBatches
+from toa.training.anomaly import AnomalyDetection, evaluate_reconstruction, score_series
+from toa.training.detection import RULES, Scores, detect
+from toa.training.step import ShuffledBatches
 
 
 class Flat(nn.Module):
@@ -53,7 +53,7 @@ def test_each_step_is_scored_once_by_the_mean_over_its_windows(stride, starts):
 def test_scoring_in_batches_changes_nothing(monkeypatch):
     windows = SeriesWindows(SERIES, 6, whole=True)
     whole = score_series(Flat(), windows)
-    monkeypatch.setattr("toa.tasks.anomaly._CPU_BATCH", 4)
+    monkeypatch.setattr("toa.training.anomaly._CPU_BATCH", 4)
     parts = score_series(Flat(), windows)
     np.testing.assert_allclose(parts.flat, whole.flat)
     np.testing.assert_allclose(parts.steps, whole.steps)

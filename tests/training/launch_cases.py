@@ -16,10 +16,10 @@ from torch.utils._pytree import tree_leaves
 
 from toa.models import build_forecaster
 from toa.nn import layers
-from toa.tasks import TrainingConfig
-from toa.tasks.distributed import make_fabric
-from toa.tasks.forecast import forecast_loss
-from toa.tasks.step import TrainingStep
+from toa.training import TrainingConfig
+from toa.training.distributed import make_fabric
+from toa.training.forecast import forecast_loss
+from toa.training.step import TrainingStep
 
 # what makes a tensor without writing to it
 UNWRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from toa.nn import Attended, Attention, SequenceOperator, intercepted
 from toa.ops.dropout import kept_random_state
-from toa.tasks.metrics import evaluating
+from toa.training.metrics import evaluating
 
 # below this relative change of the validation error, operators contribute nothing
 NEGLIGIBLE = 1e-3

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from toa.tasks.metrics import FORECAST_METRICS, mean_metrics
+from toa.training.metrics import FORECAST_METRICS, mean_metrics
 
 
 def test_means_over_uneven_batches_are_means_over_all_entries():

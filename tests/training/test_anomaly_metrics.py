@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toa.tasks.detection import (
+from toa.training.detection import (
     Runs,
     adjusted_metrics,
     pa_k_metrics,

@@ -5,16 +5,16 @@ import torch
 from tests.support import assert_near, message
 from toa.data.classification import Cases, pad_cases
 from toa.models import ClassifyModel, build_classifier
-from toa.tasks.classify import (
+from toa.training.classify import (
     classification_loss,
     classify,
     validation_error,
 )
-from toa.tasks.distributed import make_fabric
-from toa.tasks.metrics import class_scores, confusion_matrix
-from toa.tasks.optimization import TrainingConfig
-from toa.tasks.step import ShuffledBatches
-from toa.tasks.training import train
+from toa.training.distributed import make_fabric
+from toa.training.loop import train
+from toa.training.metrics import class_scores, confusion_matrix
+from toa.training.optimization import TrainingConfig
+from toa.training.step import ShuffledBatches
 
 
 def make_cases(count: int = 24, *, seed: int = 0) -> Cases:

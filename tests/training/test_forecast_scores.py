@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import message
-from toa.tasks.metrics import score_forecasts, seasonal_error
+from toa.training.metrics import score_forecasts, seasonal_error
 
 LEVELS = (0.1, 0.5, 0.9)
 

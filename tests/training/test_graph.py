@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support import message
-from toa.tasks.step import GraphedStep
+from toa.training.step import GraphedStep
 
 
 class FakeGraphedStep(GraphedStep):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from toa.tasks import optimization
-from toa.tasks.optimization import PiecewiseAdam, PiecewiseAdamW
+from toa.training import optimization
+from toa.training.optimization import PiecewiseAdam, PiecewiseAdamW
 
 KINDS = [(PiecewiseAdam, torch.optim.Adam), (PiecewiseAdamW, torch.optim.AdamW)]
 

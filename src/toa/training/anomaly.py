@@ -18,11 +18,11 @@ from toa._limits import most_windows
 from toa.data import ANOMALY_SETS, SeriesWindows, check_own_files, load_anomaly, locate_anomaly
 from toa.data.anomaly import own_files
 from toa.models import build_reconstructor
-from toa.tasks.base import TASKS, Evaluation, Record, Task, TaskData, check_sample, model_checkpoint
-from toa.tasks.checkpoint import Checkpoint
-from toa.tasks.config import Protocol, RunConfig, Settings, merge
-from toa.tasks.detection import Detection, Scores, detect
-from toa.tasks.metrics import evaluating, mean_metrics, squared_error
+from toa.training.base import TASKS, Evaluation, Record, Task, TaskData, check_sample, model_checkpoint
+from toa.training.checkpoint import Checkpoint
+from toa.training.config import Protocol, RunConfig, Settings, merge
+from toa.training.detection import Detection, Scores, detect
+from toa.training.metrics import evaluating, mean_metrics, squared_error
 
 # file of test scores and flags in a run's folder
 SCORES = "scores.safetensors"

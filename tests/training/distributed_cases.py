@@ -1,4 +1,4 @@
-"""A model trained by one process and by two: `python -m tests.tasks.distributed_cases FOLDER CASE …`.
+"""A model trained by one process and by two: `python -m tests.training.distributed_cases FOLDER CASE …`.
 
 A process of its own, so that ranks are forked before anything has trained. What each rank saw is printed as JSON, by
 case and number of ranks. Ranks meet in a file and talk over the loopback interface.
@@ -20,11 +20,11 @@ from lightning.fabric import Fabric  # noqa: F401
 from torch import Tensor, nn
 
 from tests.experiments.sweep_cases import write_series
-from tests.tasks.test_training import Small, assert_same_weights, loss_of
+from tests.training.test_training import Small, assert_same_weights, loss_of
 from toa.experiments import resolve, run_task
 from toa.nn import StochasticOperatorRegularization, TokenBatchNorm
-from toa.tasks import TrainingConfig, TrainingState, TrainingStopped, make_fabric, train
-from toa.tasks.checkpoint import load_checkpoint
+from toa.training import TrainingConfig, TrainingState, TrainingStopped, make_fabric, train
+from toa.training.checkpoint import load_checkpoint
 
 SIZES = (1, 2)
 
@@ -151,7 +151,7 @@ def regrouped(size: int, folder: Path) -> object:
 
 def shares(size: int, folder: Path) -> object:
     """Shares of each rank of batches of seven rows and of one."""
-    from toa.tasks.distributed import share_batch
+    from toa.training.distributed import share_batch
 
     fabric = make_fabric(torch.device("cpu"), devices=size)
     parts = [share_batch(fabric, (torch.arange(rows), torch.arange(rows))) for rows in (7, 4, 1)]

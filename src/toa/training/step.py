@@ -16,8 +16,8 @@ from toa._checks import check_at_least
 from toa.data.classification import Cases, FoldCases
 from toa.data.windows import SeriesWindows, Windows
 from toa.nn import own_generators
-from toa.tasks.distributed import Batch, share_batch
-from toa.tasks.optimization import TrainingConfig, make_optimizer, set_rates
+from toa.training.distributed import Batch, share_batch
+from toa.training.optimization import TrainingConfig, make_optimizer, set_rates
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -76,7 +76,7 @@ class ShuffledBatches:
 
 
 class TrainingStep:
-    """The steps of one training run; the arguments are those of `toa.tasks.train`.
+    """The steps of one training run; the arguments are those of `toa.training.train`.
 
     Attributes:
         model, config, fabric: As given.

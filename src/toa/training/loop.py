@@ -3,8 +3,8 @@
 A checkpoint holds all that a run needs to resume: weights, optimizer, best weights so far, random state, position. On a
 CPU, a run that was interrupted and resumed ends with the same weights as an uninterrupted one.
 
-Several processes may train one model together (`toa.tasks.distributed`). They share each batch; the first one validates
-and writes checkpoints; a signal to any of them stops all at the next observation.
+Several processes may train one model together (`toa.training.distributed`). They share each batch; the first one
+validates and writes checkpoints; a signal to any of them stops all at the next observation.
 """
 
 import math
@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from toa._checks import check_at_least
 from toa._limits import shorten
 from toa.ops.dropout import thread_generator
-from toa.tasks.checkpoint import UNREADABLE, Checkpoint, load_checkpoint, save_checkpoint
-from toa.tasks.distributed import check_same, gather, joint_statistics, separate_seeds
-from toa.tasks.optimization import TrainingConfig
-from toa.tasks.step import Batches, TrainingStep
+from toa.training.checkpoint import UNREADABLE, Checkpoint, load_checkpoint, save_checkpoint
+from toa.training.distributed import check_same, gather, joint_statistics, separate_seeds
+from toa.training.optimization import TrainingConfig
+from toa.training.step import Batches, TrainingStep
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -83,7 +83,7 @@ def train(
 
     Args:
         loss_of: The loss, a function of the model and the tensors of a batch.
-        fabric: Device and precision; see `toa.tasks.distributed.make_fabric`.
+        fabric: Device and precision; see `toa.training.distributed.make_fabric`.
         cuda_graph: Capture a step as one CUDA graph, if there is one CUDA device.
         options: Arguments of `TrainingRun`, from `key` on.
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from toa.tasks import TrainingConfig
-from toa.tasks.distributed import make_fabric
-from toa.tasks.step import ShuffledBatches, TrainingStep
+from toa.training import TrainingConfig
+from toa.training.distributed import make_fabric
+from toa.training.step import ShuffledBatches, TrainingStep
 
 
 class Rows:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.support import message
-from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
+from toa.training.checkpoint import load_checkpoint, save_checkpoint
 
 
 def test_a_checkpoint_returns_the_saved_tensors_and_facts(tmp_path):

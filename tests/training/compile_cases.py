@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from tests.tasks.test_training import Small, assert_same_weights, at_step, run
+from tests.training.test_training import Small, assert_same_weights, at_step, run
 from toa.nn import TemporalOperatorAttention
 from toa.ops.dropout import dropout
-from toa.tasks import TrainingConfig, TrainingStopped
+from toa.training import TrainingConfig, TrainingStopped
 
 COMPILED = TrainingConfig(epochs=5, learning_rate=3e-3, schedule="type3", compile=True)
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from toa._checks import check_at_least, check_seed
 from toa.nn import AttentionSpec
 from toa.nn.registry import check_literals
-from toa.tasks.distributed import resolve_device
-from toa.tasks.optimization import TrainingConfig
-from toa.tasks.training import Observer
+from toa.training.distributed import resolve_device
+from toa.training.loop import Observer
+from toa.training.optimization import TrainingConfig
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

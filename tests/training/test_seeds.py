@@ -14,7 +14,7 @@ from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.models import BACKBONES, build_forecaster
 from toa.nn import AttentionSpec
 from toa.ops.dropout import initial_weights, kept_random_state, plain_dropout, random_numbers
-from toa.tasks.distributed import numerics, seeded
+from toa.training.distributed import numerics, seeded
 
 CPU = torch.device("cpu")
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from tests.support import message
 from toa.data.windows import Windows
 from toa.experiments import resolve
-from toa.tasks import TrainingConfig, train
-from toa.tasks.base import TaskData
-from toa.tasks.forecast import FORECASTING, evaluate_forecaster, forecast_loss
-from toa.tasks.step import ShuffledBatches
+from toa.training import TrainingConfig, train
+from toa.training.base import TaskData
+from toa.training.forecast import FORECASTING, evaluate_forecaster, forecast_loss
+from toa.training.step import ShuffledBatches
 
 
 def windows(rows: int = 50) -> Windows:

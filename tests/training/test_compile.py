@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import message, run_without_shape_checks
-from tests.tasks.test_training import Small, run
-from toa.tasks import TrainingConfig
+from tests.training.test_training import Small, run
+from toa.training import TrainingConfig
 
 
 @pytest.mark.slow

@@ -20,11 +20,11 @@ from toa.data import DATASETS, SPLIT_RULES, ForecastData, load_forecast, locate,
 from toa.data.windows import Windows
 from toa.models import BackboneForecaster, ForecastModel, build_forecaster
 from toa.nn.registry import ADDED_LATER
-from toa.tasks.base import TASKS, Evaluation, Task, TaskData, check_sample, model_checkpoint
-from toa.tasks.checkpoint import Checkpoint
-from toa.tasks.config import Protocol, RunConfig, Settings, merge
-from toa.tasks.metrics import FORECAST_METRICS, evaluating, mean_metrics, pinball_error
-from toa.tasks.step import ShuffledBatches
+from toa.training.base import TASKS, Evaluation, Task, TaskData, check_sample, model_checkpoint
+from toa.training.checkpoint import Checkpoint
+from toa.training.config import Protocol, RunConfig, Settings, merge
+from toa.training.metrics import FORECAST_METRICS, evaluating, mean_metrics, pinball_error
+from toa.training.step import ShuffledBatches
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
