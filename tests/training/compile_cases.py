@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.training.test_training import Small, assert_same_weights, at_step, run
+from tests.training.test_loop import Small, assert_same_weights, at_step, run
 from toa.nn import TemporalOperatorAttention
 from toa.ops.dropout import dropout
 from toa.training import TrainingConfig, TrainingStopped

@@ -20,7 +20,7 @@ from lightning.fabric import Fabric  # noqa: F401
 from torch import Tensor, nn
 
 from tests.experiments.sweep_cases import write_series
-from tests.training.test_training import Small, assert_same_weights, loss_of
+from tests.training.test_loop import Small, assert_same_weights, loss_of
 from toa.experiments import resolve, run_task
 from toa.nn import StochasticOperatorRegularization, TokenBatchNorm
 from toa.training import TrainingConfig, TrainingState, TrainingStopped, make_fabric, train

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import message, run_without_shape_checks
-from tests.training.test_training import Small, run
+from tests.training.test_loop import Small, run
 from toa.training import TrainingConfig
 
 

@@ -320,7 +320,7 @@ def test_a_loss_that_is_not_finite_stops_the_run():
 PROGRAM = """
 import sys, torch
 from pathlib import Path
-from tests.training.test_training import Small, run
+from tests.training.test_loop import Small, run
 from toa.training import TrainingConfig
 torch.set_num_threads(1)
 model = run(Small(), config=TrainingConfig(epochs=500, learning_rate=3e-3), checkpoint=Path(sys.argv[1]), save_every=2,
