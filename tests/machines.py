@@ -57,8 +57,9 @@ class Outcome:
 
 
 def numpy_features() -> str:
-    """Instructions that numpy uses on this processor beyond those that it needs, separated by spaces."""
-    return " ".join(np.show_config(mode="dicts")["SIMD Extensions"].get("found", ()))
+    """Instructions that numpy could use on this processor beyond those that it needs, separated by spaces."""
+    switched_off = os.environ.get("NPY_DISABLE_CPU_FEATURES", "").split()
+    return " ".join([*switched_off, *np.show_config(mode="dicts")["SIMD Extensions"].get("found", ())])
 
 
 def machines(order: int = 0) -> tuple[Row, ...]:
