@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from toa._files import write_atomically
-from toa.experiments.records import RECORD, config_hash, read_record
-from toa.report.evidence import read_records, setting_of
-from toa.tasks import TASKS
+from toa.experiments.records import RECORD, config_hash, read_record, read_records
+from toa.training import TASKS
+from toa_paper.report.evidence import setting_of
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "results" / "repeats.json"

@@ -24,7 +24,7 @@ from toa._checks import check_at_least
 from toa._console import make_table
 from toa.experiments.records import Record
 from toa.ops._backend import SWITCHABLE_KERNELS, disable_kernels
-from toa.tasks.distributed import numerics, resolve_device
+from toa.training.distributed import numerics, resolve_device
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser, save
 from toa_bench.step_cost import OwnSystem, StepCost
 from toa_bench.tables import kernel_gains

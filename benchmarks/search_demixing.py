@@ -17,7 +17,7 @@ from toa._files import write_atomically
 from toa.experiments.protocols import resolve
 from toa.experiments.records import RECORD, read_record, record_line
 from toa.experiments.run import run_folder, run_task
-from toa.tasks import DemixingConfig
+from toa_paper.demixing import DemixingConfig
 
 ROOT = Path(__file__).parents[1]
 PLAN = tomllib.loads((ROOT / "benchmarks" / "demixing-trials.toml").read_text(encoding="utf-8"))

@@ -27,7 +27,7 @@ from toa.ops.attention.blocked import Factors
 from toa.ops.attention.definitions import GATE_NORMS, SCORE_NORMS, RowNorms
 from toa.ops.attention.tile_kernels import Blocks
 from toa.ops.triton_helpers import needs_exact_products
-from toa.tasks.distributed import numerics
+from toa.training.distributed import numerics
 from toa_bench.op_cost import DTYPES, graph_times
 from toa_bench.script import command_line, make_console, make_parser, save
 

@@ -29,7 +29,7 @@ from toa._console import make_table
 from toa.data import DATASETS
 from toa.data.files import locate
 from toa.experiments import run_task
-from toa.tasks.distributed import numerics, resolve_device
+from toa.training.distributed import numerics, resolve_device
 from toa_bench.efficiency import row_config
 from toa_bench.peer import check_peer, stand_in_for_missing
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser, save

@@ -30,10 +30,10 @@ from toa._console import make_table
 from toa.data import Windows, mark_names
 from toa.experiments.records import Record
 from toa.nn import Attention
-from toa.tasks.base import TaskData
-from toa.tasks.distributed import numerics, resolve_device
-from toa.tasks.forecast import FORECASTING, ForecastRun
-from toa.tasks.step import ShuffledBatches, free_workspaces
+from toa.training.base import TaskData
+from toa.training.distributed import numerics, resolve_device
+from toa.training.forecast import FORECASTING, ForecastRun
+from toa.training.step import ShuffledBatches, free_workspaces
 from toa_bench.op_cost import OpCase, check_accuracy
 from toa_bench.peer import PeerSystem, check_peer, missing_packages
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser, save

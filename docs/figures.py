@@ -104,7 +104,7 @@ def two_axes() -> None:
 def channel_operator(run: Path) -> None:
     """What training changed in S2 between channels: last layer of a two-axis, mean over heads."""
     from toa.experiments.records import RECORD, read_record
-    from toa.tasks.checkpoint import load_checkpoint
+    from toa.training.checkpoint import load_checkpoint
 
     saved = load_checkpoint(run / "model.safetensors")
     # without units

@@ -18,23 +18,27 @@ import statistics
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from many_channels_tables import sets_table, sizes_table
 from performance_tables import TABLES as PERFORMANCE
 from performance_tables import performance_table, speed_summary, table
-from toa.experiments.paper import published_numbers
+from toa.estimators.effort import EFFORTS, Effort
 from toa.report.tables import number
 from toa_bench.search import Plan, Trials, choose, rank_trials, read_plan, read_trials, sized_datasets
+from toa_paper.published import published_numbers
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 PAGES = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("performance", "protocols", "recipe", "reliability", "two_axis")),
+    *(f"docs/{name}.md" for name in ("many_channels", "performance", "protocols", "recipe", "reliability")),
+    "docs/two_axis.md",
+    "docs/howto/effort.md",
     "results/README.md",
     *(f"results/{name}/README.md" for name in ("anomaly", "classification", "demixing", "forecasting")),
     *(f"results/{name}/README.md" for name in ("leaderboards", "search")),
@@ -495,8 +499,8 @@ def recipe_records(backbone: str) -> dict[Any, dict[Any, list[Record]]]:
 
     Runs of `toa-paper` with these settings are among them.
     """
-    from toa.report.cells import protocol_setting
-    from toa.report.evidence import read_evidence
+    from toa_paper.report.cells import protocol_setting
+    from toa_paper.report.evidence import read_evidence
 
     files = [RESULTS / "forecasting" / f"{name}.jsonl" for name in ("toa", "two-axis", "horizon-96", "horizons")]
     runs = [run for run in read_evidence(files).runs if run.record["config"]["backbone"] == backbone]
@@ -760,8 +764,8 @@ def search_confirmed(name: str) -> str:
 
 def signed_table() -> str:
     """One line per attention: validation error relative to plain softmax, of the trial chosen for the set's size."""
-    from toa.report.evidence import read_evidence
-    from toa.report.paper_text import signed_table
+    from toa_paper.report.evidence import read_evidence
+    from toa_paper.report.paper_text import signed_table
 
     head, *rows = signed_table(read_evidence([RESULTS / "search" / "signed-trials.jsonl"]).signed)
     return table(list(head), [[BACKBONES[row[0]], *row[1:]] for row in rows], left=2)
@@ -909,6 +913,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"two-axis": two_axis_table, "two-axis-96": partial(two_axis_table, "lookback=96")}
     found["duet-search"] = searched_duet_table
     found |= {"toa-two-axis": partial(recipe_table, "two-axis"), "two-axis-ablations": two_axis_ablations}
+    found |= {"wide-sets": sets_table, "wide-sizes": sizes_table, "efforts": efforts_table}
     found |= {"two-axis-accuracies": two_axis_accuracies, "two-axis-detection": two_axis_detection}
     for name in ("toa", "toa-unnormalised"):
         found[f"{name}-96"] = partial(setting_table, name, backbone="itransformer", horizon=96, datasets=RECIPE_SETS)
@@ -995,6 +1000,16 @@ def agreement_table() -> str:
     return f"{table(titles, rows, left=3)}\n\nCommit {records[0]['commit']}: `{records[0]['command']}`"
 
 
+def efforts_table() -> str:
+    """What each effort limits, from the code."""
+    levels = [EFFORTS[name] for name in ("quick", "thorough")]
+    rows = []
+    for field in fields(Effort):
+        meaning = str(field.metadata["limits"])
+        rows.append([meaning, *(f"{getattr(level, field.name):,}" for level in levels)])
+    return table(("limit", "`quick` (default)", "`thorough`"), rows)
+
+
 def findings() -> str:
     """What the report's summary says first."""
     text = (RESULTS / "report" / "summary.md").read_text(encoding="utf-8")
@@ -1007,9 +1022,11 @@ def rendered(page: str) -> str:
     Raises:
         ValueError: If the page names an unknown one.
     """
+    # these build on this module
     from page_values import all_values
+    from use_table import use_table
 
-    kinds = {"generated": (all_tables(), "\n\n"), "value": (all_values(), "")}
+    kinds = {"generated": (all_tables() | {"when-to-use": use_table}, "\n\n"), "value": (all_values(), "")}
 
     def replace(match: re.Match[str]) -> str:
         kind, name = match.groups()

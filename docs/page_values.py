@@ -8,8 +8,8 @@ from typing import Any
 import page_tables as tables
 from performance_tables import read
 from repeat_tables import DUET_RUNS, duet_gain, read_repeats, repeated_pairs
-from toa.report.evidence import read_evidence
 from toa.report.tables import signed
+from toa_paper.report.evidence import read_evidence
 
 SMALL, LARGE = ("ETTh1", "ETTh2", "Exchange"), ("ETTm1", "ETTm2", "Weather")
 

@@ -18,11 +18,13 @@ PACKAGES = {
     "toa.ops": "Functions of tensors: operator attention and structured operators.",
     "toa.models": "Backbones and the models built on them.",
     "toa.data": "Datasets, readers, scaling and windows.",
-    "toa.tasks": "Training.",
+    "toa.training": "Training.",
     "toa.experiments": "Benchmark runs: protocols, configs, records.",
     "toa.report": "Tables, figures and pages from records.",
-    "toa.theory": "Proposition 1 of the paper and its cases.",
     "toa.integrations": "Conversion, export, and adapters for other libraries.",
+    "toa_paper.theory": "Proposition 1 of the paper and its cases.",
+    "toa_paper.demixing": "Harmonic demixing: signals, task, experiment.",
+    "toa_paper.report": "Records beside the published numbers.",
 }
 # public modules that are imported by their own name, because they need an extra or a heavy package
 MODULES = {"toa.integrations": ("toa.integrations.aeon", "toa.integrations.neuralforecast")}
@@ -78,10 +80,12 @@ def commands(command: Any = None, path: str = "toa") -> Iterator[tuple[str, Any]
         from toa.cli import app
 
         command = typer.main.get_command(app)
-    children = getattr(command, "commands", None)
-    if children is None:
+    from toa.cli.plugins import subcommands
+
+    children = subcommands(command)
+    if not children:
         yield path, command
-    for name, child in (children or {}).items():
+    for name, child in children.items():
         yield from commands(child, f"{path} {name}")
 
 
@@ -112,8 +116,10 @@ def command_page() -> str:
 
 def protocols() -> list[str]:
     """Names of the protocol files of all tasks."""
-    folder = ROOT / "src" / "toa" / "experiments" / "protocols"
-    return sorted({path.stem for path in folder.rglob("*.toml")})
+    from toa.experiments import protocol_names
+    from toa.training import TASKS
+
+    return sorted({name for task in TASKS for name in protocol_names(task)})
 
 
 def registries() -> dict[str, tuple[str, Iterable[str]]]:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 import toa
-from toa.tasks.detection import vus_metrics
+from toa.training.detection import vus_metrics
 
 rng = np.random.default_rng(0)
 

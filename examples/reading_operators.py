@@ -7,11 +7,10 @@ with noise and a hidden warp of time) and inspects its operators: which entries 
 which frequencies they pass.
 """
 
-from toa.data import HarmonicDemixing
 from toa.nn import AttentionSpec
 from toa.report.explain import draw_mixing, draw_operator, layer_table
 from toa.report.operators import view_layers
-from toa.tasks.demixing import DemixingConfig, demix, held_out_signals, regime_errors, train_demixer
+from toa_paper.demixing import DemixingConfig, HarmonicDemixing, demix, held_out_signals, regime_errors, train_demixer
 
 # %%
 # `toa demix` runs the same task at two larger sizes. This one takes seconds.

@@ -1,6 +1,7 @@
 import functools
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -86,10 +87,20 @@ FEW: dict[str, dict[str, Any]] = {
     "boosting": {"_TREES": 20},
     "scorers": {"_TREES": 30},
 }
+# effort of tests that need no network and no trees
+LEAST: dict[str, Any] = {"tree_windows": 0, "network_windows": 0, "networks": 0, "candidates": 0}
 # tests of no estimator, of the forest itself, and of the weight of trees
-WHOLE = (*CHECKING, "tests/theory/", "tests/estimators/test_scorers.py", "tests/benchmarks/test_leaderboards.py")
+WHOLE = (*CHECKING, "tests/paper/theory/", "tests/estimators/test_scorers.py", "tests/benchmarks/test_leaderboards.py")
 _patch = pytest.MonkeyPatch()
 _reduced = False
+
+
+@functools.cache
+def register_least() -> None:
+    """Register the effort "least"."""
+    from toa.estimators.effort import EFFORTS
+
+    EFFORTS.register("least")(replace(EFFORTS["quick"], **LEAST))
 
 
 def reduce_estimators() -> None:
@@ -120,6 +131,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if wanted != _reduced:
         _reduced = wanted
         reduce_estimators() if wanted else _patch.undo()
+    if not item.nodeid.startswith((*CHECKING, "tests/theory/")):
+        register_least()
     jaxtyping.config.update("jaxtyping_disable", not item.nodeid.startswith(CHECKING))
     apart = item.nodeid.startswith(STRUCTURED) and "as_matrices" not in getattr(item, "fixturenames", ())
     for kind, most in most_dense().items():

@@ -222,18 +222,6 @@ def scatter_parameters(module: nn.Module, std: float = 1.0) -> nn.Module:
     return module
 
 
-def shrink_demixing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `toa demix` and `toa demo` measure a small model on few signals."""
-    from toa.experiments import load_protocol
-
-    def small(task: str, name: str) -> Any:
-        full = load_protocol(task, name)
-        default = {**full.tables["default"], "embed_dim": 8, "ff_dim": 8, "batch_size": 4, "test_signals": 32}
-        return replace(full, tables={**full.tables, "default": default})
-
-    monkeypatch.setattr("toa.experiments.demo.load_protocol", small)
-
-
 def load_script(path: str) -> Any:
     """Load a script of the repository as a module."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)

@@ -9,7 +9,7 @@ from toa.data.classification import Cases
 from toa.estimators import Forecaster
 from toa.estimators.intervals import Choice
 from toa.estimators.sizes import choose_schedule, classifier_schedule, detector_schedule
-from toa.tasks.classify import classify
+from toa.training.classify import classify
 
 
 def test_the_budget_is_a_variable(monkeypatch):
@@ -68,7 +68,7 @@ def test_forecasts_do_not_depend_on_the_budget(monkeypatch):
 
 def test_histories_of_a_wide_table_are_combined_in_parts(monkeypatch):
     data = np.random.default_rng(0).normal(size=(120, 3)).cumsum(0)
-    model = Forecaster(4, epochs=1, time_limit=1e-9).fit(data)
+    model = Forecaster(4, epochs=1, effort="least").fit(data)
     expected, combine, seen = model.backtest(data).forecast, Choice.combine, []
     monkeypatch.setattr("toa.estimators.forecaster._HISTORIES", 7)
 

@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 from tests.support import ROOT
 from toa.cli import app
+from toa.cli.plugins import subcommands
 
 STORED = ROOT / "tests" / "stored" / "commands.json"
 
@@ -67,7 +68,7 @@ toa bench efficiency --peer CHECKOUT --out results/performance/efficiency.json
 def leaf_commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
     """Every command, groups included, under the words that call it."""
     yield " ".join(("toa", *path)), command
-    for name, child in getattr(command, "commands", {}).items():
+    for name, child in subcommands(command).items():
         yield from leaf_commands(child, (*path, name))
 
 
@@ -149,10 +150,10 @@ def parse(line: str) -> None:
     """Parse a command line without running it; raises what Typer raises."""
     _, *words = shlex.split(line)
     command: Any = typer.main.get_command(app)
-    while words and words[0] in getattr(command, "commands", {}):
-        command, words = command.commands[words[0]], words[1:]
+    while words and words[0] in subcommands(command):
+        command, words = subcommands(command)[words[0]], words[1:]
     if words not in (["--version"], ["--help"]):
-        assert not hasattr(command, "commands"), f"no command {words}"
+        assert not subcommands(command), f"no command {words}"
         command.make_context(command.name, words)
 
 

@@ -23,8 +23,8 @@ from toa.experiments.protocols import load_protocol, resolve
 from toa.experiments.records import config_hash
 from toa.models import BACKBONES
 from toa.nn import ReversibleInstanceNorm
-from toa.report.evidence import unclean
 from toa_bench import gift_eval
+from toa_paper.report.evidence import unclean
 
 
 def page(name: str) -> str:

@@ -10,22 +10,49 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
 from toa._checks import check_at_least, check_choice
 from toa._files import check_writable
 from toa.data import ForecastData
-from toa.experiments.paper import ROWS, StepRun
 from toa.experiments.records import Record, config_hash, provenance, write_record
-from toa.tasks.distributed import numerics, resolve_device
-from toa.tasks.forecast import FORECASTING, ForecastRun
+from toa.training.distributed import numerics, resolve_device
+from toa.training.forecast import FORECASTING, ForecastRun
 from toa_bench.peer import PEER_MODELS, PeerSystem, check_peer, hide_checkouts, missing_packages
 from toa_bench.step_cost import MIN_CUDA_STEPS, OwnSystem, StepCost, step_config
 from toa_bench.worker import Worker, answering
+from toa_paper.published import ROWS
 
 # called with a name when its measurement starts, and again with its cost
 Watcher = Callable[[str, Record | None], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRun:
+    """Time of a training step of one row.
+
+    Args:
+        row: A name of `ROWS`.
+        dataset: ETTh1, or the path of a CSV file.
+    """
+
+    task: ClassVar[str] = "efficiency"
+
+    row: str
+    dataset: str = "ETTh1"
+    steps: int | None = None
+    warmup: int | None = None
+    tf32: bool = True
+
+    @property
+    def name(self) -> str:
+        """Name of the row."""
+        return self.row
+
+    def __post_init__(self) -> None:
+        check_choice("row", self.row, ROWS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +60,7 @@ class EfficiencyRun:
     """Rows to measure, and how.
 
     Args:
-        rows: Names of `toa.experiments.paper.ROWS`.
+        rows: Names of `toa_paper.published.ROWS`.
         dataset: ETTh1, or the path of a CSV file.
         device: "auto", "cpu", "cuda" or "cuda:N".
         steps: Timed steps; default 100 on CUDA, else 10.

@@ -28,7 +28,7 @@ from toa.estimators import Forecaster
 from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.ensemble import TREES, fit_trees, history_rows
 from toa.integrations.gift_eval import LEVELS
-from toa.tasks.metrics import pinball_error, score_forecasts, seasonal_error
+from toa.training.metrics import pinball_error, score_forecasts, seasonal_error
 
 # the default forecaster, and the same without its trees
 FORECASTERS = ("toa", "toa-without-trees")

@@ -6,7 +6,7 @@ import io
 import itertools
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,12 @@ import torch
 from toa._checks import check_at_least, check_choice
 from toa._console import make_console, make_table
 from toa._files import parse_json, unseal, write_atomically
+from toa.estimators.effort import EFFORTS
 from toa.experiments.records import Record, provenance, write_records
 from toa_bench import gift_eval
+
+# fields of a record that state how much work a fit could take
+WORK = ("effort", "time_limit")
 
 
 def read_lines(path: Path, *fields: str) -> list[Record]:
@@ -58,7 +62,8 @@ def run_pairs(
     evaluate: Callable[..., dict[str, Any]],
     names: Sequence[str],
     methods: Sequence[str],
-    limited: Mapping[str, float],
+    limited: Collection[str],
+    work: Mapping[str, Any],
     titles: Mapping[str, str],
     out: Path,
     *,
@@ -69,26 +74,22 @@ def run_pairs(
     """Evaluate every method on every set or configuration; a record is written after each.
 
     Args:
-        limited: Time limits of the methods that have one.
+        limited: Methods that take an effort and a time limit.
+        work: These options, named as in records.
         titles: Scores to print, by name.
         key: Field of the records for a name.
         digits: Decimals of the scores.
         again: Whether to repeat those that have a record.
     """
     records = {(record[key], record["method"]): record for record in read_lines(out, key, "method")}
-    for name, method in () if again else itertools.product(names, set(methods) & set(limited)):
-        stored = records.get((name, method), {}).get("time_limit")
-        if stored not in (None, limited[method]):
-            raise ValueError(
-                f"--time-limit must be {stored:g} as in the records of {out} ({name}, {method}), got "
-                f"{limited[method]:g}; give that limit, or another file as --out."
-            )
+    for name, method in () if again else itertools.product(names, sorted(set(methods) & set(limited))):
+        _check_same_work(records.get((name, method)), work, f"{out} ({name}, {method})")
     console = make_console()
     where = provenance(torch.device("cpu"), ["toa", *sys.argv[1:]])
     rows: list[tuple[str, ...]] = [(key, "method", *titles.values(), "CPU s")]
     for name, method in itertools.product(names, methods):
         if again or (name, method) not in records:
-            options = {"time_limit": limited[method]} if method in limited else {}
+            options = dict(work) if method in limited else {}
             with console.status(f"{name}: {method}"):
                 found = evaluate(name, method, **options)
             records[name, method] = {"benchmark": benchmark, key: name, "method": method, **options, **where, **found}
@@ -103,12 +104,33 @@ def run_pairs(
     console.print(f"records: {out}", soft_wrap=True)
 
 
+def work_options(effort: str, time_limit: float | None) -> dict[str, Any]:
+    """Arguments of an estimator that state how much work a fit may take."""
+    check_choice("effort", effort, EFFORTS)
+    return {"effort": effort} if time_limit is None else {"effort": effort, "time_limit": time_limit}
+
+
+def _check_same_work(record: Record | None, work: Mapping[str, Any], where: str) -> None:
+    """Raise ValueError if a record was made with another effort or time limit."""
+    if record is None:
+        return
+    for option in WORK:
+        stored, asked = record.get(option), work.get(option)
+        if stored != asked:
+            shown = "left out" if stored is None else stored
+            name = "--" + option.replace("_", "-")
+            raise ValueError(
+                f"{name} must be {shown} as in the records of {where}, got {asked}; give the same, or another file as "
+                "--out."
+            )
+
+
 def run_sets(
     benchmark: str,
     module: Any,
     datasets: Sequence[str] | None,
     methods: Sequence[str] | None,
-    time_limit: float,
+    work: Mapping[str, Any],
     data_dir: Path | None,
     out: Path,
 ) -> None:
@@ -117,15 +139,16 @@ def run_sets(
         check_choice("dataset", dataset, module.KNOWN)
     for method in methods or ():
         check_choice("method", method, module.METHODS)
-    run, limited = partial(module.evaluate, data_dir=data_dir), dict.fromkeys(module.LIMITED, time_limit)
-    run_pairs(benchmark, run, datasets or module.SETS, methods or module.METHODS, limited, module.TITLES, out)
+    run = partial(module.evaluate, data_dir=data_dir)
+    sets = datasets or module.SETS
+    run_pairs(benchmark, run, sets, methods or module.METHODS, module.LIMITED, work, module.TITLES, out)
 
 
 def run_leaderboard(
     benchmark: str,
     configs: Sequence[gift_eval.Config],
     methods: Sequence[str] | None,
-    time_limit: float,
+    work: Mapping[str, Any],
     data_dir: Path | None,
     out: Path,
     submission: tuple[Path | None, Callable[[Record], Record]] | None = None,
@@ -153,13 +176,12 @@ def run_leaderboard(
                 f"in {out}, by an older version; run this configuration again, or give another file as --out."
             )
 
-    def run(name: str, method: str, **options: float) -> dict[str, Any]:
+    def run(name: str, method: str, **options: Any) -> dict[str, Any]:
         found = gift_eval.evaluate(by_name[name], method, data_dir=data_dir, **options)
         return {name.replace("_seconds", "_s"): value for name, value in found.items()}
 
-    limited = dict.fromkeys(gift_eval.FORECASTERS, time_limit)
     titles, shown = {"mase": "MASE", "wql": "WQL"}, {"key": "config", "digits": 4, "again": True}
-    run_pairs(benchmark, run, list(by_name), chosen, limited, titles, out, **shown)  # type: ignore[arg-type]
+    run_pairs(benchmark, run, list(by_name), chosen, gift_eval.FORECASTERS, work, titles, out, **shown)  # type: ignore[arg-type]
     if table is not None and submit is not None:
         # records of `--earlier` may lie in the same file
         made = [record for record in read_lines(out) if not record["config"].endswith(" earlier")]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from toa import ops
 from toa._checks import check_at_least, check_choice
-from toa.tasks.distributed import numerics
+from toa.training.distributed import numerics
 from toa_bench.rivals import RIVALS, attend, rival_objection
 from toa_bench.step_cost import PeakMemory
 

@@ -14,7 +14,7 @@ from toa import ops
 from toa._checks import check_choice
 from toa._files import check_writable
 from toa.experiments.records import Record, provenance, write_record
-from toa.tasks.distributed import resolve_device
+from toa.training.distributed import resolve_device
 from toa_bench.op_cost import SDPA, OpCase, OpSettings, check_accuracy, checked_case, measure_case
 from toa_bench.rivals import RIVALS
 from toa_bench.tables import MEASURED

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from toa.data import mark_names
-from toa.tasks.forecast import ForecastRun
-from toa.tasks.training import synchronized_time
+from toa.training.forecast import ForecastRun
+from toa.training.loop import synchronized_time
 from toa_bench.step_cost import PeakMemory, StepCost
 
 # our model names to the peer's

@@ -1,6 +1,6 @@
 """Forecast panels of growing size from parquet files, and measure throughput and memory per process.
 
-    run_scale([10_000, 100_000], executor="pool", workers=2, time_limit=60.0, out=path)     # a record per size
+    run_scale([10_000, 100_000], executor="pool", workers=2, work={"effort": "quick"}, out=path)     # a record per size
 
 The series are generated: a season of 12 steps, a trend and noise, each with its own level. They are written to a
 temporary folder, in files of equal numbers of series, and a forecaster is fitted to a sample of them first.
@@ -9,8 +9,9 @@ temporary folder, in files of equal numbers of series, and a forecaster is fitte
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +49,7 @@ def write_panel(folder: Path, series: int, seed: int = 2024) -> int:
     return size
 
 
-def run_scale(sizes: Sequence[int], *, executor: str, workers: int | None, time_limit: float, out: Path) -> None:
+def run_scale(sizes: Sequence[int], *, executor: str, workers: int | None, work: Mapping[str, Any], out: Path) -> None:
     """Fit once to a sample, then forecast a panel of each size; a record of each is added to the file."""
     for size in sizes:
         check_at_least("series", size, 1)
@@ -67,7 +68,7 @@ def run_scale(sizes: Sequence[int], *, executor: str, workers: int | None, time_
             size_bytes = write_panel(panel, size)
             if not model.exists():
                 sample = sample_series(panel, "id")
-                fitted = Forecaster(HORIZON, id="id", time="month", interval=0.8, time_limit=time_limit).fit(sample)
+                fitted = Forecaster(HORIZON, id="id", time="month", interval=0.8, **work).fit(sample)
                 fitted.save(model)
             with console.status(f"forecasting {size} series"):
                 done = forecast_parts(model, panel, root / f"out-{size}", executor=executor, workers=workers)

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from toa.experiments.records import Record, provenance, write_record
-from toa.tasks.distributed import resolve_device
+from toa.training.distributed import resolve_device
 from toa_bench.peer import hide_checkouts
 
 

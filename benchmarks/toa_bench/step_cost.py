@@ -11,11 +11,11 @@ from torch import nn
 from toa._limits import peak_bytes
 from toa.experiments.protocols import load_protocol, resolve
 from toa.nn import Attention
-from toa.tasks.base import TaskData
-from toa.tasks.distributed import make_fabric
-from toa.tasks.forecast import FORECASTING, ForecastRun
-from toa.tasks.step import ShuffledBatches
-from toa.tasks.training import time_steps
+from toa.training.base import TaskData
+from toa.training.distributed import make_fabric
+from toa.training.forecast import FORECASTING, ForecastRun
+from toa.training.loop import time_steps
+from toa.training.step import ShuffledBatches
 
 # with fewer steps the median of millisecond steps is not reliable
 MIN_CUDA_STEPS = 50

@@ -14,7 +14,7 @@ from toa.data import ANOMALY_SETS as KNOWN
 from toa.data import load_anomaly
 from toa.estimators import AnomalyDetector
 from toa.estimators.detector import MODELS
-from toa.tasks.detection import undefined, vus_metrics
+from toa.training.detection import undefined, vus_metrics
 
 METHODS = ("toa", "toa-network", *MODELS[2:])
 # methods with a time limit, and scores to print

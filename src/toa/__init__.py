@@ -1,7 +1,7 @@
 """Operator attention on time series.
 
 Softmax attention can only average its inputs. `toa` puts learnable, signed operators around the attention
-activation, O = act(A S1) S2 V with S = I + M, and holds what stands on that: layers, models, tasks, theory.
+activation, O = act(A S1) S2 V with S = I + M, and holds what stands on that: layers, models, training, estimators.
 """
 
 import importlib
@@ -9,7 +9,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_PACKAGES = ("data", "estimators", "experiments", "integrations", "models", "nn", "ops", "report", "tasks", "theory")
+_PACKAGES = ("data", "estimators", "experiments", "integrations", "models", "nn", "ops", "report", "training")
 # names that are reachable as toa.NAME, with the package that defines each
 _NAMES = {
     "AnomalyDetector": "estimators",

@@ -61,7 +61,7 @@ def is_first() -> bool:
 
 @contextmanager
 def show_epochs(description: str = "") -> Iterator[Callable[..., None]]:
-    """Show progress bars of training, one per title; yields the observer that `toa.tasks.train` calls."""
+    """Show progress bars of training, one per title; yields the observer that `toa.training.train` calls."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
     columns = (

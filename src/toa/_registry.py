@@ -1,7 +1,7 @@
 """Registry: register, look up and list named entries."""
 
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -24,5 +24,5 @@ class Registry(dict[str, T]):
 
         return enter
 
-    def __missing__(self, name: object) -> NoReturn:
+    def __missing__(self, name: object) -> T:
         raise ValueError(f"unknown {self._kind} {name!r}; known: {', '.join(self)}.")

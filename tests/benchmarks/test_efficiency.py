@@ -13,14 +13,17 @@ import toa_bench.efficiency
 from tests.cli.test_app import call
 from tests.support import ROOT, message
 from toa._files import unseal
-from toa.experiments.paper import ROWS
-from toa.report.evidence import read_evidence
-from toa.tasks.base import TaskData
-from toa.tasks.forecast import FORECASTING
-from toa_bench.efficiency import EfficiencyRun, row_config, row_records, run_efficiency
+from toa.experiments.records import write_record
+from toa.experiments.run import Job, finished, load_run
+from toa.experiments.sweep import RunContext, sweep
+from toa.training.base import TaskData
+from toa.training.forecast import FORECASTING
+from toa_bench.efficiency import EfficiencyRun, StepRun, row_config, row_records, run_efficiency
 from toa_bench.peer import peer_arguments
 from toa_bench.step_cost import PeakMemory, StepCost
 from toa_bench.worker import Worker
+from toa_paper.published import ROWS
+from toa_paper.report.evidence import read_evidence
 
 
 @pytest.fixture
@@ -175,3 +178,30 @@ def test_wrong_options_exit_with_one_line(words, parts, tmp_path):
     for part in parts:
         assert part in text
     assert "Traceback" not in text
+
+
+def test_a_row_of_the_efficiency_table_is_run_as_a_job(tmp_path, monkeypatch):
+    def measured(run, out, *, command):
+        cost = {"milliseconds": 3.0, "tenth": 2.0, "ninetieth": 4.0, "peak_memory": 1, "parameters": 2, "backend": None}
+        return {"task": "efficiency", "rows": [{"name": run.rows[0], **cost}], "device": "cpu", "command": "toa"}
+
+    monkeypatch.setattr("toa_bench.efficiency.run_efficiency", measured)
+    job = Job(config=StepRun(row="patchtst/toa-relu"), label="step")
+    ended = sweep([job], RunContext(out=tmp_path, device="cpu"))
+    record = ended.records[job.key]
+    assert record["metrics"] == {"train_step_ms": 3.0, "tenth_ms": 2.0, "ninetieth_ms": 4.0}
+    assert finished(job, tmp_path) == record
+    assert job.folder(tmp_path).name.startswith("patchtst-toa-relu-")
+
+
+def test_a_job_of_a_row_survives_json():
+    job = Job(config=StepRun(row="informer"), label="a, b", command=("toa", "bench"))
+    again = Job.from_json(job.to_json())
+    assert (again.config, again.key, again.task) == (job.config, job.key, "efficiency")
+
+
+def test_a_row_has_no_model_to_load(tmp_path):
+    record = {"task": "efficiency", "name": "informer", "config": {}, "config_hash": "0", "metrics": {}}
+    write_record(tmp_path / "record.json", record)
+    with pytest.raises(ValueError, match="must be the run of a task with a model, got one of task 'efficiency'"):
+        load_run(tmp_path)

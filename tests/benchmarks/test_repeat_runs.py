@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import load_script
-from toa.cli.run import read_runs
+from toa.cli.sweep import read_runs
 from toa.experiments.records import config_hash, write_record
 
 SCRIPT = load_script("benchmarks/repeat_runs.py")

@@ -32,7 +32,7 @@ import torch
 from tests.campaign.loaders import LOADERS, Loader
 from toa._files import seal
 from toa.estimators.base import WEIGHTS
-from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
+from toa.training.checkpoint import load_checkpoint, save_checkpoint
 
 # seconds of CPU time and growth of the largest memory per file; seconds on the clock after which a file is left
 LIMIT_S, LIMIT_MIB, _LEFT_S = 10.0, 600, 120.0

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from toa.cli.run import read_runs
+from toa.cli.sweep import read_runs
 from toa.cli.terminal import read_data
 from toa.data import DATASETS, read_csv_series, read_dataset, read_ts, read_values
 from toa.data.collections import read_tsf
@@ -29,11 +29,11 @@ from toa.experiments import resolve
 from toa.experiments.records import config_hash, hashed_values, read_record, write_record
 from toa.experiments.run import Job, read_error, read_plans, write_failure, write_plan
 from toa.integrations.ray import forecast_parts
-from toa.report.evidence import read_evidence
 from toa.report.operators import read_pictures, write_pictures
-from toa.tasks.distributed import make_fabric
-from toa.tasks.optimization import TrainingConfig
-from toa.tasks.training import train
+from toa.training.distributed import make_fabric
+from toa.training.loop import train
+from toa.training.optimization import TrainingConfig
+from toa_paper.report.evidence import read_evidence
 
 _SMALL = {"embed_dim": 4, "num_heads": 2, "num_layers": 1, "ff_dim": 4}
 

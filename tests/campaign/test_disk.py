@@ -13,7 +13,7 @@ import torch
 from tests.campaign.disk import COMMANDS, fail_disk
 from toa._files import check_writable, write_atomically
 from toa.experiments.records import write_record, write_records
-from toa.tasks.checkpoint import save_checkpoint
+from toa.training.checkpoint import save_checkpoint
 
 
 @pytest.mark.slow

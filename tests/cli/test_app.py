@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import toa
-from tests.support import ROOT, shrink_demixing
+from tests.support import ROOT
 from toa.cli import app
 from toa.experiments import protocol_names
 from toa.models import backbone_names
@@ -34,71 +34,12 @@ def test_the_package_is_the_command():
     assert done.stdout == f"toa {toa.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["demo", "demix", "run", "compare", "bench", "data", "theory"])
+@pytest.mark.parametrize("command", ["run", "compare", "data", "forecast"])
 def test_every_command_explains_itself(command):
     code, text = call(command, "--help")
     assert code == 0
     assert "Usage" in text
     assert command in text
-
-
-def test_theory_prints_every_case():
-    code, text = call("theory")
-    assert code == 0
-    for case in ("A", "B", "C", "D", "E", "patch", "inverted"):
-        assert f" {case} " in text
-    assert "lemmas that fail: none" in text
-
-
-def test_theory_fits_a_terminal_of_eighty_columns():
-    _, text = call("theory", columns=80)
-    assert len(re.findall(r"\de-0\d", text)) == 7
-    assert "…" not in text
-
-
-def test_theory_prints_json():
-    result = CliRunner().invoke(app, ["theory", "--json"])
-    rows = json.loads(result.output)
-    assert [row["name"] for row in rows] == ["A", "B", "C", "D", "E", "patch", "inverted"]
-    assert all(row["simplex_distance"] > 0 and row["gated_error"] < 1e-6 for row in rows)
-
-
-@pytest.mark.usefixtures("pictures")
-def test_demo_begins_with_a_forecast_beside_baselines_and_ends_with_a_self_contained_page(tmp_path, monkeypatch):
-    monkeypatch.delenv("TOA_DATA", raising=False)
-    monkeypatch.setattr("toa.experiments.demo.SEEDS", (1,))
-    shrink_demixing(monkeypatch)
-    code, text = call("demo", "--steps", "2", "--device", "cpu", "--out", str(tmp_path))
-    assert code == 0, text
-    for part in ("TOA-Gated", "TOA-ReLU", "Softmax attention", "linear oracle", "demixing.png", "index.html"):
-        assert part in text
-    for part in ("seasonal naive", "drift", "theta", "damped trend", "MASE", "The model", "forecast.png"):
-        assert part in text
-    page = (tmp_path / "index.html").read_text()
-    assert page.index("forecast of rented bicycles beside baselines") == page.index('alt="') + len('alt="')
-    parts = ("Forecast of a CSV", "Harmonic demixing", "Classification of BasicMotions", "The anomaly of a UCR")
-    for number, part in enumerate(parts, 1):
-        assert f"{number}. {part}" in text
-        assert f"<h2>{number}. {part}" in page
-    for part in ("tslib-pa", "strict", "random PA-F1", "A Transformer with one token per step"):
-        assert part in page
-    # the forecast, the operators, a confusion matrix an attention, a detection; nothing from outside
-    assert page.count("<img") == page.count('src="data:image/png;base64,iVBOR') == 6
-    assert "://" not in page
-    assert "<link" not in page
-    assert "<script" not in page
-    found = [path.parent.parent.name for path in tmp_path.rglob("record.json")]
-    assert sorted(found) == ["anomaly"] * 3 + ["classification"] * 3 + ["demixing"] * 3
-
-
-def test_demix_runs_the_given_attention_and_seed(tmp_path, monkeypatch):
-    shrink_demixing(monkeypatch)
-    code, text = call(
-        "demix", "--attention", "softmax", "--seed", "3", "--steps", "1", "--device", "cpu", "--out", str(tmp_path)
-    )
-    assert code == 0
-    assert "TOA" not in text
-    assert len(list(tmp_path.glob("softmax-3-*/record.json"))) == 1
 
 
 def test_dry_run_prints_the_settings():
@@ -179,15 +120,10 @@ def test_dry_run_prints_the_settings_of_anomaly_detection():
             ("run", "--dataset", "ETTh1", "--horizon", "96", "--test-file", "x.npy"),
             ("--test-file must be left out for task 'forecast'", "got x.npy"),
         ),
-        (("demix", "--preset", "papr"), ("unknown preset 'papr'", "demo, paper, toa")),
-        (("demix", "--attention", "flash"), ("unknown attention 'flash'", "toa-gated")),
-        (("demix", "--steps", "0"), ("steps must be at least 1, got 0",)),
-        (("demix", "--device", "tpuu"), ("device must be auto", "'tpuu'")),
-        (("demo", "--stepz", "1"), ("No such option", "--stepz")),
     ],
 )
 def test_wrong_options_print_one_clear_line(words, parts, tmp_path):
-    code, text = call(*words, *(("--out", str(tmp_path)) if words[0] != "theory" else ()))
+    code, text = call(*words, "--out", str(tmp_path))
     assert code == 2
     for part in parts:
         assert part in text

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from toa.cli import app
 from toa.estimators import AnomalyDetector, Classifier
-from toa.tasks.detection import vus_metrics
+from toa.training.detection import vus_metrics
 
 SMALL = ["--epochs", "1", "--device", "cpu"]
 
@@ -341,8 +341,8 @@ def test_classify_names_classes_with_one_case(tmp_path):
 
 def test_detect_with_a_model_without_a_network_asks_for_no_time(tmp_path):
     data, model, out = write(sensors(), tmp_path / "own.csv"), tmp_path / "m.toa", tmp_path / "o.csv"
-    code, text = call("detect", data, "--save", model, "--out", out, "--time-limit", 0.001, "--device", "cpu")
-    assert (code, "no network: too little time; raise --time-limit." in text) == (0, True), text
+    code, text = call("detect", data, "--save", model, "--out", out, "--effort", "least", "--device", "cpu")
+    assert (code, "no network: --effort is too low for this table." in text) == (0, True), text
     code, text = call("detect", data, "--model", model, "--out", out)
     assert (code, "no network: the model has none." in text) == (0, True), text
 

@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from tests.report.paper_cases import read_page
+from tests.report.cases import read_page
 from toa.cli import app
 
 # the command prints warnings itself
 pytestmark = pytest.mark.filterwarnings("always::UserWarning")
 
 # one short fit without a network
-QUICK = ("--horizon", "3", "--time-limit", "0.01", "--device", "cpu")
+QUICK = ("--horizon", "3", "--effort", "least", "--device", "cpu")
 MONTHS = pd.date_range("2012-01-01", periods=40, freq="MS")
 
 
@@ -110,7 +110,7 @@ def test_series_of_very_different_lengths_and_ids_that_were_not_trained(tmp_path
     lengths = {"a": 90, "b": 30, "c": 7, "d": 1}
     frame = pd.concat([table(days[:rows]).assign(shop=shop) for shop, rows in lengths.items()])
     frame.to_csv(tmp_path / "a.csv", index=False)
-    limit = (*QUICK[:2], "--time-limit", "1e6", "--backbone", "dlinear", "--epochs", "1", "--device", "cpu")
+    limit = (*QUICK[:2], "--backbone", "dlinear", "--epochs", "1", "--device", "cpu")
     code, text = call(tmp_path / "a.csv", "--id", "shop", "--save", tmp_path / "m.toa", options=limit)
     assert code == 0, text
     found = pd.read_csv(tmp_path / "next.csv")
@@ -268,8 +268,8 @@ def test_every_command_reads_a_sheet_and_the_decimal_mark_that_is_asked_for(tmp_
     rows.to_csv(path, index=False, sep=";")
     commands = {
         "forecast": QUICK,
-        "detect": ("--time-limit", "0.01", "--method", "z-score", "--events", tmp_path / "e.csv"),
-        "classify": ("--label", "kind", "--save", tmp_path / "m.toa", "--time-limit", "0.01"),
+        "detect": ("--effort", "least", "--method", "z-score", "--events", tmp_path / "e.csv"),
+        "classify": ("--label", "kind", "--save", tmp_path / "m.toa", "--effort", "least"),
     }
     with pd.ExcelWriter(book) as sheets:
         for name in ("first", "second"):

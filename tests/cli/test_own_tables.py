@@ -14,7 +14,7 @@ from toa.data.frames import read_panel
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.estimators.backtest import without_last
 
-QUICK = ("--time-limit", "0.01", "--device", "cpu")
+QUICK = ("--effort", "least", "--device", "cpu")
 
 
 def call(*words: object) -> tuple[int, str]:
@@ -28,7 +28,7 @@ def daily(rows: int = 60, start: str = "2024-01-01") -> pd.DataFrame:
 
 
 def quick(**options) -> Forecaster:
-    return Forecaster(horizon=2, time_limit=0.01, device="cpu", **options)
+    return Forecaster(horizon=2, effort="least", device="cpu", **options)
 
 
 # results never replace data
@@ -159,7 +159,7 @@ def test_a_share_to_test_on_is_not_trained_on_though_rows_are_missing(tmp_path):
     table = daily(300)
     kept = np.random.default_rng(0).random(300) > 0.45
     table = table[kept | (np.arange(300) > 200) | (np.arange(300) == 0)]
-    own = Forecaster(horizon=7, missing="ffill", time_limit=0.01, device="cpu")
+    own = Forecaster(horizon=7, missing="ffill", effort="least", device="cpu")
     trained = without_last(own, table, 0.2)
     assert trained["day"].max() < own.fit(trained).backtest(table, test_size=0.2).frame()["day"].min()
     assert len(table) - len(trained) == 60
@@ -226,7 +226,7 @@ def test_numbers_of_selected_rows_are_no_series(tmp_path):
 
 
 def test_quantiles_of_a_column_do_not_depend_on_other_columns():
-    own = Forecaster(horizon=12, quantiles=[0.1, 0.9], time_limit=0.01, device="cpu")
+    own = Forecaster(horizon=12, quantiles=[0.1, 0.9], effort="least", device="cpu")
     alone, both = (own.fit(table).predict() for table in (daily(60), daily(60).assign(z=5.0)))
     width, other = ((found["y_q0.9"] - found["y_q0.1"]).mean() for found in (alone, both))
     assert other == pytest.approx(width, rel=0.1)
@@ -241,7 +241,7 @@ def test_a_series_of_one_row_has_an_interval_of_its_level():
             "y": [*(10 * small), *(1e7 * large), 9.7e6],
         }
     )
-    found = Forecaster(horizon=2, id="id", time="t", interval=0.8, time_limit=0.01, device="cpu").fit(table).predict()
+    found = Forecaster(horizon=2, id="id", time="t", interval=0.8, effort="least", device="cpu").fit(table).predict()
     assert found.iloc[-1]["y_upper"] - found.iloc[-1]["y_lower"] > 1e5
 
 
@@ -298,7 +298,7 @@ def cases(names: list[str]) -> pd.DataFrame:
 def test_steps_are_matched_by_name(tmp_path):
     names = [f"t{i}" for i in range(16)]
     table = cases(names)
-    own = Classifier(label="kind", time_limit=0.5, device="cpu").fit(table)
+    own = Classifier(label="kind", effort="least", device="cpu").fit(table)
     own.save(tmp_path / "m.toa")
     for one in (own, Classifier.load(tmp_path / "m.toa")):
         assert (one.predict(table[["kind", *names[::-1]]]) == one.predict(table)).all()
@@ -313,7 +313,7 @@ def test_classes_that_are_numbers_in_one_file_are_compared_as_text(tmp_path):
     kinds = ["1", "2", "A"] * 8
     table.assign(kind=kinds).to_csv(tmp_path / "train.csv", index=False)
     table.assign(kind=kinds)[table.index % 3 < 2].to_csv(tmp_path / "test.csv", index=False)
-    words = ("--label", "kind", "--test", tmp_path / "test.csv", "--out", tmp_path / "o.csv", "--time-limit", 0.5)
+    words = ("--label", "kind", "--test", tmp_path / "test.csv", "--out", tmp_path / "o.csv", "--effort", "least")
     code, text = call("classify", tmp_path / "train.csv", *words)
     assert code == 0, text
     assert "16 cases of test.csv: accuracy" in text
@@ -326,7 +326,7 @@ def test_classes_that_are_numbers_are_compared_as_text_with_a_file_of_text(tmp_p
     kinds = np.arange(24) % 3 + 9
     table.assign(kind=kinds).to_csv(tmp_path / "train.csv", index=False)
     table.assign(kind=["unknown", *map(str, kinds[1:])]).to_csv(tmp_path / "test.csv", index=False)
-    words = ("--label", "kind", "--test", tmp_path / "test.csv", "--out", tmp_path / "o.csv", "--time-limit", 0.5)
+    words = ("--label", "kind", "--test", tmp_path / "test.csv", "--out", tmp_path / "o.csv", "--effort", "least")
     code, text = call("classify", tmp_path / "train.csv", *words)
     assert code == 0, text
     found = pd.read_csv(tmp_path / "o.csv")["prediction"]

@@ -1,6 +1,7 @@
 import io
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import typer
@@ -9,6 +10,7 @@ from rich.console import Console
 from tests.support import ROOT
 from toa._console import is_first, make_console, show_epochs
 from toa.cli import app
+from toa.cli.plugins import subcommands
 from toa.cli.terminal import CHOICES, HELP, clear_errors, in_shell_words, list_choices
 
 
@@ -71,9 +73,10 @@ def test_every_name_in_braces_has_choices(name):
 
 def test_every_option_has_a_help_text_and_every_text_an_option():
     used = set()
-    groups = [typer.main.get_command(app)]
-    for name, command in ((name, one) for group in groups for name, one in group.commands.items()):  # type: ignore[attr-defined]
-        if hasattr(command, "commands"):
+    # with the commands of other packages, whose help texts are added when they are loaded
+    groups: list[Any] = [typer.main.get_command(app)]
+    for name, command in (item for group in groups for item in subcommands(group).items()):
+        if subcommands(command):
             groups.append(command)
             continue
         for param in command.params:

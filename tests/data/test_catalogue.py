@@ -8,7 +8,8 @@ from toa.data import ANOMALY_SETS, DATASETS
 
 BENCHMARKS = (
     "Weather Solar ECL ETTh1 ETTh2 ETTm1 ETTm2 Exchange Traffic PEMS03 PEMS04 PEMS07 PEMS08 ILI "
-    "ECL-6ch Traffic-6ch Solar-12ch"
+    "ECL-6ch Traffic-6ch Solar-12ch "
+    "PEMS08-Last40 EIA930 China-Temperature Hangzhou-Metro NYC-Taxi Favorita SMD-1-6 SMD-2-1 NN5-Daily Web-Traffic"
 )
 
 
@@ -40,7 +41,9 @@ def test_every_entry_has_an_https_source_and_only_official_urls():
 
 
 def test_an_unknown_name_lists_the_known():
-    with pytest.raises(ValueError, match=message("unknown dataset 'etth1'; known: Weather, Solar", "Solar-12ch.")):
+    with pytest.raises(
+        ValueError, match=message("unknown dataset 'etth1'; known: Weather, Solar", "Solar-12ch", "Web-Traffic.")
+    ):
         _ = DATASETS["etth1"]
 
 
@@ -55,6 +58,7 @@ def test_entries_are_frozen():
         ({"frequency": "2h"}, ("unknown frequency '2h'", "15min")),
         ({"split": "half"}, ("unknown split 'half'", "ratio")),
         ({"reader": "xls"}, ("unknown reader 'xls'", "npz")),
+        ({"fill": "mean"}, ("unknown fill 'mean'", "ffill")),
         ({"path": "/etc/passwd"}, ("path must be relative", "/etc/passwd")),
         ({"path": "a/../../b.csv"}, ("path must be relative",)),
         ({"sha256": "abc"}, ("sha256 must be 64", "'abc'")),

@@ -36,5 +36,5 @@ def test_the_default_is_the_scripts_hour_whatever_the_data():
 
 
 def test_an_unknown_frequency_is_rejected():
-    with pytest.raises(ValueError, match="unknown freq 's'; known: 5min, 10min, 15min, h, D, W"):
+    with pytest.raises(ValueError, match="unknown freq 's'; known: min, 5min, 10min, 15min, h, D, W"):
         time_marks(pd.DatetimeIndex(["2020-01-01"]), "s")

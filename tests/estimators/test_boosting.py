@@ -111,7 +111,7 @@ def test_a_forecaster_with_trees_is_the_same_after_saving(tmp_path, monkeypatch)
     only = {"boosting": 1.0}, {"boosting": 0.5, "ensemble": 0.5}
     monkeypatch.setattr("toa.estimators.ensemble.choose_weights", lambda *_: only)
     series = [wave(80, seed=one) for one in range(4)]
-    fitted = Forecaster(6, season=PERIOD, time_limit=1e6, backbone="dlinear", epochs=1).fit(series)
+    fitted = Forecaster(6, season=PERIOD, backbone="dlinear", epochs=1).fit(series)
     assert fitted.weights_ == {"boosting": 1.0}
     fitted.save(tmp_path / "model.toa")
     loaded = Forecaster.load(tmp_path / "model.toa")

@@ -59,7 +59,7 @@ def test_a_saved_choice_forecasts_the_same_from_the_same_rows(fitted, tmp_path) 
 
 
 def test_a_choice_without_a_network_can_be_saved_and_has_no_export(tmp_path) -> None:
-    model = auto(time_limit=1e-9).fit(wide())
+    model = auto(effort="least").fit(wide())
     assert model.architecture_["backbone"] is None
     assert "toa" not in model.weights_
     model.save(tmp_path / "m.toa")
@@ -147,7 +147,7 @@ def test_covariates_reach_the_network_and_methods_beside_it() -> None:
 
 
 def test_covariates_without_a_network_are_checked() -> None:
-    model = auto(id="id", covariates=("promo",), time_limit=1e-9).fit(long(x=40))
+    model = auto(id="id", covariates=("promo",), effort="least").fit(long(x=40))
     with pytest.raises(ValueError, match=message("future must have the covariates 'promo'")):
         model.predict()
     days = pd.date_range("2024-02-10", periods=6, freq="D")
@@ -162,26 +162,21 @@ def test_two_axis_does_not_count_the_season_twice_at_its_start() -> None:
     assert errors["toa"] < 1.5 * errors["seasonal naive"]
 
 
-@pytest.mark.parametrize("stop", [None, KeyboardInterrupt])
-def test_a_network_without_time_for_all_rows_keeps_its_own_scalers(monkeypatch, stop) -> None:
+def test_a_fit_that_is_stopped_leaves_the_network_as_it_was(monkeypatch) -> None:
     seen = []
 
-    def train_again(model, networks, panel, seconds, train_again=Forecaster._train_again):
+    def train_again(model, networks, panel, train_again=Forecaster._train_again):
         seen.append(model.scaler_["mean"].clone())
-        if stop is not None:
-            monkeypatch.setattr(Forecaster, "_fit_model", lambda *_, **__: (_ for _ in ()).throw(stop))
-        train_again(model, networks, panel, 1e-9 if stop is None else seconds)
+        monkeypatch.setattr(Forecaster, "_fit_model", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        train_again(model, networks, panel)
 
     monkeypatch.setattr(Forecaster, "_train_again", train_again)
     model = auto(epochs=4)
     monkeypatch.setattr("toa.estimators.ensemble.BASELINES", {})
     monkeypatch.setattr("toa.estimators.ensemble.linear_lookbacks", lambda *_: ())
     monkeypatch.setattr("toa.estimators.ensemble._TREE_STEPS", 0)
-    if stop is None:
+    with pytest.raises(KeyboardInterrupt):
         model.fit(wide())
-    else:
-        with pytest.raises(stop):
-            model.fit(wide())
     assert model.weights_ == {"toa": 1.0}
     assert (model.scaler_["mean"] == seen[0]).all()
 
@@ -192,7 +187,7 @@ def test_a_season_above_half_of_the_rows_is_refused() -> None:
 
 
 def test_the_network_forecasts_the_values_themselves_where_that_is_better() -> None:
-    model = auto(epochs=8).fit(wide(600, noise=1.0))
+    model = auto(epochs=8, effort="thorough", seeds=1).fit(wide(600, noise=1.0))
     assert model.architecture_["season"] == 0
     assert model.choice_.ensemble.errors["toa"] < 0.9 * model.choice_.ensemble.errors["seasonal naive"]
 
@@ -219,7 +214,7 @@ def test_training_does_not_stop_while_the_rate_rises(fitted) -> None:
 
 def test_a_constant_column_has_the_smallest_scale_of_the_others() -> None:
     rows = np.stack([np.full(120, 7.0), 1e3 * wave(120, noise=1.0)], 1)
-    scale = auto(time_limit=1e-9).fit(rows).choice_.scale
+    scale = auto(effort="least").fit(rows).choice_.scale
     assert scale[0, 0] == scale[0, 1] > 100.0
 
 
@@ -238,7 +233,7 @@ def test_an_interval_that_cannot_be_calibrated_warns_and_is_left_out() -> None:
 @pytest.mark.slow
 def test_intervals_of_a_choice_cover_their_share_of_fresh_rows() -> None:
     rows = wide(1500, noise=0.5)
-    model = auto(interval=0.8, quantiles=(0.1, 0.9), time_limit=1e-9).fit(rows[:1100])
+    model = auto(interval=0.8, quantiles=(0.1, 0.9), effort="least").fit(rows[:1100])
     found = model.backtest(rows, test_size=400)
     assert 0.75 < found.metrics["coverage"] < 0.87
     below = [(found.actual < found.quantiles[:, :, place]).mean() for place in range(2)]
@@ -247,7 +242,7 @@ def test_intervals_of_a_choice_cover_their_share_of_fresh_rows() -> None:
 
 def test_counts_are_not_negative() -> None:
     counts = np.random.default_rng(0).poisson(0.3, 120).astype(float)
-    found = auto(interval=0.8, time_limit=1e-9).fit(counts).predict()
+    found = auto(interval=0.8, effort="least").fit(counts).predict()
     assert all((part >= 0).all() for part in found.values())
     assert found["lower"].min() == 0.0
 
@@ -301,25 +296,56 @@ def test_look_back_and_patches_follow_the_season() -> None:
     assert choose_lookback(900, 13, 1) == 104
 
 
-def test_a_time_limit_shortens_the_schedule_or_leaves_the_network_out() -> None:
+def test_less_effort_shortens_the_schedule_or_leaves_the_network_out() -> None:
     schedule = {"batch_size": 128, "steps": 64, "epochs": 10}
-    assert limit_schedule(schedule, 0.01, 60.0) == schedule
-    assert limit_schedule(schedule, 0.1, 60.0) == schedule | {"epochs": 7, "steps": 64}
-    assert limit_schedule(schedule, 0.5, 60.0) == schedule | {"epochs": 3, "steps": 30}
-    assert limit_schedule(schedule, 5.0, 60.0) is None
+    assert limit_schedule(schedule, 640) == schedule
+    assert limit_schedule(schedule, 500) == schedule | {"epochs": 7, "steps": 64}
+    assert limit_schedule(schedule, 90) == schedule | {"epochs": 3, "steps": 30}
+    assert limit_schedule(schedule, 29) is None
+
+
+def test_a_wide_table_has_no_network_with_little_effort_and_one_with_more() -> None:
+    schedule = {"batch_size": 16, "steps": 10, "epochs": 40}
+    for effort, expected in (("quick", None), ("thorough", schedule)):
+        model = Forecaster(2, backbone="dlinear", effort=effort)
+        model.columns_ = tuple(map(str, range(100)))
+        model.schedule_ = schedule
+        assert model._limit_schedule() == expected
+
+
+def test_a_fit_does_not_depend_on_the_clock(monkeypatch) -> None:
+    """A clock that runs a million times faster, as on a busy machine, changes nothing."""
+    calm = auto(epochs=None).fit(wide(noise=1.0))
+    passed = iter(np.arange(0.0, 1e9, 1e3))
+    for name in ("monotonic", "perf_counter", "time"):
+        monkeypatch.setattr(f"time.{name}", lambda: next(passed))
+    late = auto(epochs=None).fit(wide(noise=1.0))
+    assert late.weights_ == calm.weights_
+    np.testing.assert_array_equal(late.predict()["load"], calm.predict()["load"])
+    assert late.truncated_ == calm.truncated_ == ()
+
+
+def test_a_time_limit_names_what_it_leaves_out(tmp_path) -> None:
+    with pytest.warns(UserWarning, match=message("time_limit=1e-09 s left out: drift, theta", "leave it out")):
+        model = auto(time_limit=1e-9).fit(wide())
+    assert {"drift", "boosting", "toa"} <= set(model.truncated_)
+    assert model.weights_ == {"seasonal naive": 1.0}
+    model.save(tmp_path / "m.toa")
+    assert Forecaster.load(tmp_path / "m.toa").truncated_ == model.truncated_
 
 
 @pytest.mark.slow
-def test_the_default_holds_its_time_limit() -> None:
+def test_a_time_limit_is_held() -> None:
     """In CPU time on a busy machine, where a method that has begun may wait, or in wall time if several threads run."""
     begin, busy = time.monotonic(), time.process_time()
-    Forecaster(12, time_limit=8.0, device="cpu").fit(wide(4000, noise=0.5))
+    with pytest.warns(UserWarning, match="left out"):
+        Forecaster(12, effort="thorough", time_limit=8.0, device="cpu").fit(wide(4000, noise=0.5))
     assert min(time.monotonic() - begin, time.process_time() - busy) < 10.0
 
 
 def test_mase_of_a_periodic_series_is_undefined_and_not_huge() -> None:
     rows = 3.3 * np.sin(np.arange(288) * 2 * np.pi / 24) + 7.1
-    model = auto(season=24, time_limit=1e-9).fit(rows)
+    model = auto(season=24, effort="least").fit(rows)
     chosen = model.choice_.ensemble
     assert chosen.measure == "MAE"
     assert chosen.errors["seasonal naive"] < 1e-9 < 1.0 < chosen.errors["drift"] < 10.0
@@ -334,12 +360,12 @@ def test_mase_of_a_periodic_series_is_undefined_and_not_huge() -> None:
 def test_a_backtest_with_refits_has_the_forecasts_of_models_fitted_before_each_block() -> None:
     """The level rises at the end; a model that is fitted again has seen it."""
     rows = np.r_[np.zeros(60), np.full(12, 50.0)] + np.random.default_rng(0).normal(size=72)
-    model = auto(2, time_limit=1e-9, season=1).fit(rows[:60])
+    model = auto(2, effort="least", season=1).fit(rows[:60])
     found = model.backtest(rows, test_size=12, stride=2, refit=4)
     assert found.origins.tolist() == [60, 62, 64, 66, 68, 70]
     for place, origin in enumerate((60, 62, 64, 66, 68, 70)):
         seen = 60 + (origin - 60) // 4 * 4
-        again = auto(2, time_limit=1e-9, season=1).fit(rows[:seen])
+        again = auto(2, effort="least", season=1).fit(rows[:seen])
         np.testing.assert_allclose(found.forecast[place], again.predict(rows[:origin]))
     with pytest.raises(ValueError, match=message("refit must be an integer of at least 1, got 0")):
         model.backtest(rows, test_size=12, refit=0)
@@ -348,7 +374,7 @@ def test_a_backtest_with_refits_has_the_forecasts_of_models_fitted_before_each_b
 @pytest.mark.parametrize("rows", [4, 15])
 def test_a_column_that_begins_late_takes_nothing_from_the_others(rows) -> None:
     """Beside it, the others were weighted on its few rows, without an interval."""
-    how: dict[str, Any] = {"interval": 0.8, "quantiles": (0.1,), "time_limit": 1e-6}
+    how: dict[str, Any] = {"interval": 0.8, "quantiles": (0.1,), "effort": "least"}
     table = wide()
     alone = auto(**how).fit(table)
     table["late"] = np.where(np.arange(240) < 240 - rows, np.nan, 2.0 * table["load"])
@@ -386,7 +412,7 @@ def test_the_interval_of_a_column_with_few_rows_covers_about_its_share(rows) -> 
         table = pd.DataFrame(waves.T, columns=["a", "late", "b"])
         table.loc[: 300 - rows - 1, "late"] = np.nan
         with pytest.warns(UserWarning, match="begin later"):
-            model = Forecaster(24, season=24, interval=0.8, time_limit=1e-9).fit(table[:300])
+            model = Forecaster(24, season=24, interval=0.8, effort="least").fit(table[:300])
         found, actual = model.predict(), table["late"][300:].to_numpy()
         inside.append((found["late_lower"] <= actual) & (actual <= found["late_upper"]))
     assert 0.65 <= np.mean(inside) <= 0.97
@@ -395,7 +421,7 @@ def test_the_interval_of_a_column_with_few_rows_covers_about_its_share(rows) -> 
 def test_quantiles_of_few_windows_have_one_shape_and_the_mean_error_of_each_column() -> None:
     table = wide(120)
     table["exact"] = np.tile(np.arange(6.0), 20)
-    model = auto(quantiles=(0.1, 0.9), time_limit=1e-9, season=6).fit(table)
+    model = auto(quantiles=(0.1, 0.9), effort="least", season=6).fit(table)
     assert model.choice_ is not None
     offsets = model.choice_.offsets
     assert offsets is not None

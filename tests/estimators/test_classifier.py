@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 
 import toa
-from tests.report.paper_cases import read_page
+from tests.report.cases import read_page
 from tests.report.test_result_pages import part_of
 from tests.support import message
 from toa.data.frames import read_cases
@@ -23,7 +23,7 @@ from toa.estimators.base import save_file
 from toa.estimators.classifier import Classifier
 from toa.estimators.kernels import FEATURES
 from toa.estimators.pages import interval_text
-from toa.tasks.training import TrainingStopped
+from toa.training.loop import TrainingStopped
 
 SMALL = {"embed_dim": 16, "num_heads": 2, "num_layers": 1, "ff_dim": 16, "dropout": 0.0, "instance_norm": False}
 
@@ -441,7 +441,7 @@ def test_the_default_weights_kernels_statistics_and_the_network(stacked, tmp_pat
 def test_the_stack_classifies_cases_of_unequal_length():
     X, y = signals(24, 16)
     cut = [x[:, : 9 + i % 8] for i, x in enumerate(X)]
-    model = make(model="auto", time_limit=1e-9).fit(cut, y)
+    model = make(model="auto", effort="least").fit(cut, y)
     assert model.score(cut, y) >= 0.9
     alone = np.concatenate([model.predict_proba([case]) for case in cut[:6]])
     assert np.allclose(alone, model.predict_proba(cut)[:6], atol=1e-5)
@@ -466,7 +466,7 @@ def waves_and_events(kind: str) -> tuple[list[np.ndarray], np.ndarray]:
 )
 def test_short_cases_are_padded_or_stretched_as_the_error_tells(tmp_path, kind, padded):
     cases, y = waves_and_events(kind)
-    model = make(model="auto", time_limit=1e-9, length=120).fit(cases[:48], y[:48])
+    model = make(model="auto", effort="least", length=120).fit(cases[:48], y[:48])
     assert model.padded_ is padded
     assert model.score(cases[48:], y[48:]) >= 0.95
     model.save(tmp_path / "m.toa")
@@ -477,7 +477,7 @@ def test_short_cases_are_padded_or_stretched_as_the_error_tells(tmp_path, kind, 
 def test_shorter_cases_than_those_of_fit_are_padded_with_a_warning():
     cases, y = waves_and_events("frequency")
     long = [case[:, :40] for case in cases]
-    model = make(model="auto", time_limit=1e-9).fit(long[:48], y[:48])
+    model = make(model="auto", effort="least").fit(long[:48], y[:48])
     short = [case[:, :30] for case in long[48:]]
     found = "32 of 32 cases of X are much shorter or longer than those of fit, such as 30 steps (fit: 40)"
     with pytest.warns(UserWarning, match=re.escape(found)):
@@ -513,7 +513,7 @@ def test_the_stack_knows_which_class_it_does_not_recognise():
     y = y.copy()
     # four cases of a third class look like the first
     y[np.flatnonzero(y == 0)[:4]] = 2
-    stack = make(model="auto", time_limit=1e-9).fit(X, y).stack_
+    stack = make(model="auto", effort="least").fit(X, y).stack_
     assert stack is not None
     recalls = stack.recalls
     assert len(recalls) == 3
@@ -560,8 +560,8 @@ def test_the_network_is_left_out_without_cases_errors_or_time(tmp_path):
     wrong = np.concatenate((1 - kinds[:1], kinds[1:]))
     few, easy = make(model="auto").fit(X, y), make(model="auto", epochs=1).fit(many, kinds)
     assert easy.validation_ == 1.0
-    late = make(model="auto", time_limit=1e-9, epochs=1).fit(many, wrong)
-    for model, why in ((few, "too few cases"), (easy, "no errors to mend"), (late, "no time")):
+    late = make(model="auto", effort="least", epochs=1).fit(many, wrong)
+    for model, why in ((few, "too few cases"), (easy, "no errors to mend"), (late, "effort")):
         assert model.no_network_ == why
         assert model.architecture_["backbone"] is None
         assert set(model.weights_) <= {"kernels", *FEATURES}
@@ -579,23 +579,24 @@ def test_the_time_limit_is_without_the_compilation_and_shared_by_the_candidates(
         late[0] = late[0] or 1e4
         return draw(*arguments)
 
-    def take_a_third(self, panel, codes, folds, seconds):
-        given.append(seconds)
-        late[0] += 300.0
-        return train(self, panel, codes, folds, seconds)
+    def take_most(self, panel, codes, folds):
+        given.append(self.architecture_["settings"])
+        late[0] += 600.0
+        return train(self, panel, codes, folds)
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late[0])
-    monkeypatch.setattr("toa.estimators.base.time", clock)
+    monkeypatch.setattr("toa.estimators.effort.time", clock)
     monkeypatch.setattr(kernels, "_draw", compile_first)
-    monkeypatch.setattr(Classifier, "_train_candidate", take_a_third)
+    monkeypatch.setattr(Classifier, "_train_candidate", take_most)
     kernels.compile_kernels.cache_clear()
     X, y = signals(24)
     y[3] = 1 - y[3]
-    model = make(model="auto", epochs=1, time_limit=1000).fit(X, y)
+    with pytest.warns(UserWarning, match=message("time_limit=1000 s left out: network 2")):
+        model = make(model="auto", epochs=1, effort="thorough", time_limit=1000).fit(X, y)
     assert model.architecture_["backbone"] == "transformer"
     assert model.no_network_ is None
-    # settings leave two candidates
-    assert [round(seconds, -2) for seconds in given] == [1000, 700]
+    assert model.truncated_ == ("network 2",)
+    assert len(given) == 1
 
 
 def test_the_only_case_of_a_class_is_held_out_once():
@@ -631,7 +632,7 @@ def test_a_better_candidate_is_kept_when_the_next_one_is_stopped(monkeypatch):
         return train(self, *arguments)
 
     monkeypatch.setattr(Classifier, "_train_candidate", stop)
-    model = make(model="auto", epochs=2)
+    model = make(model="auto", epochs=2, effort="thorough")
     with pytest.raises(TrainingStopped):
         model.fit(X, y)
     assert model.architecture_ == calls[0]

@@ -51,7 +51,7 @@ def test_without_a_network_a_regression_uses_covariates(tmp_path) -> None:
     promo = (np.random.default_rng(4).random(ROWS) < 0.3).astype(float)
     usual = 0.05 * np.arange(ROWS) + 2 * np.sin(2 * np.pi * np.arange(ROWS) / 7) + NOISE
     table = pd.DataFrame({"day": DAYS, "y": usual + 8 * promo, "promo": promo})
-    model = Forecaster(HORIZON, covariates=["promo"], time_limit=1e-3, interval=0.8, device="cpu")
+    model = Forecaster(HORIZON, covariates=["promo"], effort="least", interval=0.8, device="cpu")
     model.fit(table[: ROWS - 60])
     tested = model.backtest(table, test_size=60)
     scores = tested.table()["mae"]
@@ -124,7 +124,7 @@ def test_what_no_method_with_a_weight_uses_is_named() -> None:
     """Regressions use neither past and static columns nor what does not change; the network uses all features."""
     table = pd.DataFrame({"day": DAYS, "y": NOISE, "promo": NOISE > 0, "lead": NOISE, "same": "a", "none": 0.0})
     kinds: dict[str, Any] = {"covariates": ["promo", "none"], "past_covariates": ["lead"], "static": ["same"]}
-    model = Forecaster(HORIZON, **kinds, calendar=True, time_limit=1e-3, device="cpu").fit(table)
+    model = Forecaster(HORIZON, **kinds, calendar=True, effort="least", device="cpu").fit(table)
     unused = "The forecast does not depend on 'none', 'same', 'lead': no method with a weight uses them."
     assert model.known_.unused(["theta + covariates", "drift"], model.effect_) == unused
     assert "'calendar', 'promo', 'none', 'same', 'lead'" in model.known_.unused(["drift"], model.effect_)
@@ -143,7 +143,7 @@ def test_the_effect_on_a_column_that_begins_late_is_that_of_its_own_rows() -> No
     promo = random.random(200)
     table = pd.DataFrame({"a": 3.0 * promo, "late": 3.0 * promo, "promo": promo}) + 0.01 * random.random((200, 3))
     table.loc[:149, "late"] = np.nan
-    model = quick(model="auto", covariates=["promo"], season=1, time_limit=1e-6)
+    model = quick(model="auto", covariates=["promo"], season=1, effort="least")
     with pytest.warns(UserWarning, match="'late' at row 151"):
         model.fit(table)
     assert model.choice_ is not None

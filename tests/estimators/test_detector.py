@@ -89,7 +89,7 @@ def test_about_the_asked_share_of_new_normal_rows_is_flagged(name):
     for seed in range(6):
         rows = np.random.default_rng(seed).normal(size=(6_000, 10))
         # without time there is no network, whose training would take most of the time of the test
-        detector = AnomalyDetector(model=name, time_limit=1e-3).fit(rows[:3_000])
+        detector = AnomalyDetector(model=name, effort="least").fit(rows[:3_000])
         shares.append((detector.predict(rows[3_000:]).mean(), detector.detect(rows[3_000:])["anomaly"].mean()))
     assert (np.abs(np.log2(np.mean(shares, 0) / 0.01)) < 1.0).all(), np.mean(shares, 0)
 
@@ -125,7 +125,7 @@ def test_anomalies_in_the_rows_of_fit_are_found_wherever_they_are(at):
     load = np.sin(2 * np.pi * time / 144) + 0.05 * random.normal(size=1500)
     values = np.stack([load, 20 + 5 * load + 0.2 * random.normal(size=1500)], 1)
     values[at : at + 10, 1] += 6.0
-    detector = AnomalyDetector(time_limit=1e-3)
+    detector = AnomalyDetector(effort="least")
     with pytest.warns(match="the last fifth of the rows scores far higher") if at > 1200 else nullcontext():
         detector.fit(values)
     assert detector.predict(values)[at : at + 10].all()
@@ -418,12 +418,12 @@ def test_every_baseline_is_a_detector_of_its_own(tmp_path):
 
 
 def test_a_fit_without_time_leaves_the_network_out():
-    detector = AnomalyDetector(window=WINDOW, time_limit=1e-3).fit(waves())
+    detector = AnomalyDetector(window=WINDOW, effort="least").fit(waves())
     assert detector.architecture_["backbone"] is None
     assert set(detector.weights_) >= {"z-score", "pca", "mahalanobis"}
     assert "toa" not in detector.weights_
     assert detector.predict(spiked()[0])[50:52].all()
-    alone = make(model="toa", time_limit=1e-3, epochs=50).fit(waves())
+    alone = make(model="toa", effort="least", epochs=50).fit(waves())
     assert alone.architecture_["backbone"] == "patchtst"
 
 

@@ -7,10 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.estimators.test_baselines import seasonal_series
+from tests.support import message
 from toa.data import DatasetNotFoundError, load_collection
 from toa.estimators import ensemble
-from toa.estimators.base import TimeLimit, weighted_mean
+from toa.estimators.base import weighted_mean
 from toa.estimators.baselines import BASELINES, align_histories, has_season
+from toa.estimators.effort import EFFORTS, Ceiling
 from toa.estimators.ensemble import (
     Ensemble,
     RollingOrigins,
@@ -198,7 +200,18 @@ def test_a_wide_table_has_fewer_windows_per_column():
 def test_no_method_begins_after_the_time():
     series = [np.sin(np.arange(200.0))]
     origins = RollingOrigins.choose([200], horizon=6, share=0.2)
-    assert list(validate_methods(series, origins, 6, seed=0, limit=TimeLimit(0.0))) == ["seasonal naive"]
+    ceiling = Ceiling(0.0)
+    assert list(validate_methods(series, origins, 6, seed=0, ceiling=ceiling)) == ["seasonal naive"]
+    assert ceiling.left_out[:2] == ["drift", "theta"]
+    with pytest.warns(UserWarning, match=message("time_limit=0 s left out: drift, theta", "leave it out")):
+        ceiling.warn()
+
+
+def test_less_effort_has_fewer_windows():
+    quick = EFFORTS["quick"]
+    choose = functools.partial(RollingOrigins.choose, [4_000], horizon=24, share=0.25)
+    found = [len(choose(columns=columns, histories=quick.histories, least=quick.origins)) for columns in (1, 10, 900)]
+    assert found == [400, 150, 8]
 
 
 def test_blocks_of_windows_have_the_forecasts_of_all(monkeypatch):

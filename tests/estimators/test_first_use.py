@@ -32,7 +32,7 @@ def cases(count: int = 24) -> pd.DataFrame:
 def test_labels_with_the_index_of_the_cases_are_those_of_its_rows() -> None:
     table = cases()
     labels = table.pop("kind")
-    model = Classifier(id="id", time_limit=1e-9, device="cpu").fit(table, labels)
+    model = Classifier(id="id", effort="least", device="cpu").fit(table, labels)
     by_id = pd.Series(labels.to_numpy(), index=pd.Index(table["id"], name="id"))
     assert model.score(table, labels) == model.score(table, by_id) == model.score(table, labels.tolist()) > 0.9
 
@@ -40,7 +40,7 @@ def test_labels_with_the_index_of_the_cases_are_those_of_its_rows() -> None:
 def test_score_compares_labels_as_text_if_one_side_is() -> None:
     table = cases()
     labels = (table.pop("kind") == "fast").astype(int)
-    model = Classifier(id="id", time_limit=1e-9, device="cpu").fit(table, labels.astype(str))
+    model = Classifier(id="id", effort="least", device="cpu").fit(table, labels.astype(str))
     assert model.score(table, labels.to_numpy()) == model.score(table, labels.astype(str).to_numpy()) > 0.9
 
 
@@ -145,7 +145,7 @@ def test_a_new_series_of_one_row_has_the_usual_interval() -> None:
         pd.DataFrame({"id": one, "day": DAYS, "y": level + noise * generator.normal(size=60)})
         for one, (level, noise) in levels.items()
     ]
-    model = Forecaster(3, id="id", interval=0.8, time_limit=1e-3, device="cpu").fit(pd.concat(parts))
+    model = Forecaster(3, id="id", interval=0.8, effort="least", device="cpu").fit(pd.concat(parts))
     assert isinstance(model.choice_, Choice)
     new = pd.DataFrame({"id": ["new"], "day": DAYS[-1:], "y": [1000.0]})
     found = model.predict(new)

@@ -120,7 +120,7 @@ def test_cases_without_their_id_are_refused_as_in_predict():
 
 
 def test_a_model_without_a_network_is_refused():
-    model = toa.Forecaster(horizon=2, time_limit=0.01, device="cpu").fit(table())
+    model = toa.Forecaster(horizon=2, effort="least", device="cpu").fit(table())
     with pytest.raises(ValueError, match=message("the forecaster must have a network, got one without")):
         model.explain(table())
 

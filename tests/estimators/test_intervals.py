@@ -13,9 +13,9 @@ from toa.data.windows import Windows
 from toa.estimators.intervals import UnitsModel, join_batches, spread
 from toa.estimators.network import window_starts
 from toa.models import ForecastModel, build_forecaster
-from toa.tasks.distributed import make_fabric
-from toa.tasks.forecast import HorizonForecasting, HorizonModel
-from toa.tasks.metrics import pinball_error
+from toa.training.distributed import make_fabric
+from toa.training.forecast import HorizonForecasting, HorizonModel
+from toa.training.metrics import pinball_error
 
 
 class Ramp(ForecastModel):

@@ -11,7 +11,7 @@ import torch
 from tests.estimators.signals import wide
 from tests.support import message
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
-from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
+from toa.training.checkpoint import load_checkpoint, save_checkpoint
 
 
 def columns(*names: object, rows: int = 60) -> pd.DataFrame:
@@ -172,7 +172,7 @@ def test_forged_models_are_refused_quickly_with_the_name_of_the_file(fitted, tmp
 
 def test_a_forecaster_without_a_scaler_is_refused(tmp_path):
     path = tmp_path / "model.toa"
-    Forecaster(2, lookback=16, epochs=1, time_limit=0.01).fit(columns("a")).save(path)
+    Forecaster(2, lookback=16, epochs=1, effort="least").fit(columns("a")).save(path)
     saved = load_checkpoint(path)
     del saved.tensors["scaler.mean"]
     save_checkpoint(path, saved.tensors, saved.facts)
@@ -185,7 +185,7 @@ def detectors(tmp_path_factory):
     """Files of a combination without a network, and of one method."""
     folder = tmp_path_factory.mktemp("detectors")
     for name in ("auto", "pca"):
-        AnomalyDetector(window=8, model=name, time_limit=1e-9).fit(columns("a", "b")).save(folder / name)
+        AnomalyDetector(window=8, model=name, effort="least").fit(columns("a", "b")).save(folder / name)
     return folder
 
 
@@ -225,7 +225,7 @@ def test_forged_detectors_are_refused_before_they_are_used(tmp_path, detectors, 
 )
 def test_a_forged_forecaster_without_a_network_is_refused(tmp_path, changes):
     path = tmp_path / "model.toa"
-    Forecaster(2, lookback=16, epochs=1, time_limit=0.01).fit(columns("a")).save(path)
+    Forecaster(2, lookback=16, epochs=1, effort="least").fit(columns("a")).save(path)
 
     def change(facts):
         known = facts["fitted"]["known"] | changes.get("known", {})
@@ -239,7 +239,7 @@ def test_a_forged_forecaster_without_a_network_is_refused(tmp_path, changes):
 @pytest.mark.parametrize("changes", [{"choice": {"season": 10**9}}, {"season": 10**9}, {"choice": {"horizon": 10**9}}])
 def test_a_forged_season_takes_no_memory(tmp_path, changes):
     path = tmp_path / "model.toa"
-    Forecaster(2, lookback=16, epochs=1, time_limit=0.01).fit(columns("a")).save(path)
+    Forecaster(2, lookback=16, epochs=1, effort="least").fit(columns("a")).save(path)
 
     def change(facts):
         facts["fitted"]["choice"] |= changes.get("choice", {})

@@ -11,7 +11,7 @@ import toa
 from tests.support import message
 from toa.estimators import Forecaster
 from toa.estimators import base as saving
-from toa.tasks.checkpoint import load_checkpoint, save_checkpoint
+from toa.training.checkpoint import load_checkpoint, save_checkpoint
 
 TENSORS = {"w": torch.arange(6.0).reshape(2, 3), "half": torch.ones(3, dtype=torch.bfloat16), "scalar": torch.tensor(2)}
 FACTS: dict[str, Any] = {"ids": ["a", 1, None], "size": 2.5}

@@ -207,9 +207,9 @@ def test_kernels_are_restored_from_their_state(kernels):
     assert sum(tensor.nbytes for tensor in tensors.values()) < 2**20
 
 
-def test_few_seconds_or_many_cases_reduce_the_kernels(monkeypatch):
+def test_many_values_or_cases_reduce_the_kernels(monkeypatch):
     series, _ = waves(6, steps=12)
-    few, features = KernelFeatures.fit(series, seed=1, seconds=0.0)
+    few, features = KernelFeatures.fit(series, seed=1, most_values=series.size - 1)
     every, more = KernelFeatures.fit(series, seed=1)
     assert features.shape[1] < more.shape[1]
     assert np.array_equal(KernelFeatures.from_state(*few.state(), *few.shape).transform(series), features)
@@ -218,9 +218,9 @@ def test_few_seconds_or_many_cases_reduce_the_kernels(monkeypatch):
 
 
 @pytest.mark.slow
-def test_there_are_fewer_kernels_for_little_time_or_many_cases():
+def test_there_are_fewer_kernels_for_many_values_or_cases():
     series, _ = waves(12, steps=12)
-    few, features = KernelFeatures.fit(series, seed=1, seconds=0.0)
+    few, features = KernelFeatures.fit(series, seed=1, most_values=series.size - 1)
     assert features.shape[1] < 5_000 < KernelFeatures.fit(series, seed=1)[1].shape[1]
     assert np.array_equal(KernelFeatures.from_state(*few.state(), *few.shape).transform(series), features)
     many, _ = KernelFeatures.fit(np.repeat(series, 300, axis=0), seed=1)

@@ -13,8 +13,8 @@ from tests.support import message
 from toa.data import ANOMALY_SETS, DatasetNotFoundError
 from toa.experiments import config_hash, load_protocol, protocol_names, read_record, resolve, run_folder, run_task
 from toa.models import backbone_names, build_reconstructor
-from toa.tasks import TrainingStopped
-from toa.tasks.checkpoint import load_checkpoint
+from toa.training import TrainingStopped
+from toa.training.checkpoint import load_checkpoint
 
 SMALL = [
     "lookback=20",

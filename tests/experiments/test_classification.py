@@ -9,8 +9,8 @@ from toa.data import CLASSIFICATION_SETS
 from toa.experiments import load_run, protocol_names, resolve, run_folder, run_task
 from toa.models import backbone_names, build_classifier
 from toa.nn import ATTENTIONS, AttentionSpec
-from toa.tasks import TASKS
-from toa.tasks.checkpoint import load_checkpoint
+from toa.training import TASKS
+from toa.training.checkpoint import load_checkpoint
 
 SMALL = ("model.num_layers=1", "model.embed_dim=16", "model.ff_dim=16", "model.num_heads=2", "training.epochs=2")
 

@@ -13,8 +13,8 @@ from tests.support import ROOT, message
 from toa.data import DATASETS, DatasetNotFoundError, StandardScaler, checksum
 from toa.experiments import read_record, resolve, run_folder, run_task
 from toa.models import BACKBONES
-from toa.tasks import TrainingStopped
-from toa.tasks.checkpoint import load_checkpoint
+from toa.training import TrainingStopped
+from toa.training.checkpoint import load_checkpoint
 
 SMALL = [
     "lookback=24",

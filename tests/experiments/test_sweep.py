@@ -12,9 +12,8 @@ import torch
 from tests.experiments.sweep_cases import make_jobs, write_series
 from tests.support import ROOT, message
 from toa.data import load_forecast
-from toa.experiments import read_record, resolve
+from toa.experiments import read_record
 from toa.experiments import sweep as sweep_module
-from toa.experiments.paper import StepRun
 from toa.experiments.records import CLAIM, RECORD, claimed, holder
 from toa.experiments.run import ERROR, Job, failure_times, finished, outcome, write_failure
 from toa.experiments.sweep import (
@@ -27,8 +26,8 @@ from toa.experiments.sweep import (
     spread,
     sweep,
 )
-from toa.tasks import TASKS
-from toa.tasks.training import TrainingStopped
+from toa.training import TASKS
+from toa.training.loop import TrainingStopped
 
 
 def play(folder, *cases: str):
@@ -323,7 +322,7 @@ def test_runs_in_one_process_load_their_data_once(jobs, tmp_path, monkeypatch):
         read.append(dataset)
         return load(dataset, **how)
 
-    monkeypatch.setattr("toa.tasks.forecast.load_forecast", counted)
+    monkeypatch.setattr("toa.training.forecast.load_forecast", counted)
     run_here(jobs, tmp_path)
     assert read == [path]
     with open(path, "a") as file:
@@ -352,48 +351,18 @@ def test_a_broken_device_ends_the_sweep(jobs, tmp_path, monkeypatch):
     assert set(failure_times(jobs, tmp_path)) == {jobs[0].key}
 
 
-def test_a_row_of_the_efficiency_table_is_run_as_a_job(tmp_path, monkeypatch):
-    def measured(run, out, *, command):
-        cost = {"milliseconds": 3.0, "tenth": 2.0, "ninetieth": 4.0, "peak_memory": 1, "parameters": 2, "backend": None}
-        return {"task": "efficiency", "rows": [{"name": run.rows[0], **cost}], "device": "cpu", "command": "toa"}
-
-    monkeypatch.setattr("toa_bench.efficiency.run_efficiency", measured)
-    job = Job(config=StepRun(row="patchtst/toa-relu"), label="step")
-    ended, _ = run_here([job], tmp_path)
-    record = ended.records[job.key]
-    assert record["metrics"] == {"train_step_ms": 3.0, "tenth_ms": 2.0, "ninetieth_ms": 4.0}
-    assert finished(job, tmp_path) == record
-    assert job.folder(tmp_path).name.startswith("patchtst-toa-relu-")
-
-
-def test_one_run_of_demixing_is_that_of_the_experiment(tmp_path):
-    config = replace(resolve("demixing", "demo", attention="toa-relu", seed=3), steps=2, test_signals=8)
-    job = Job(config=config, label="demixing")
-    ended, _ = run_here([job], tmp_path)
-    assert ended.records[job.key]["name"] == "toa-relu-no-sor"
-    assert (job.folder(tmp_path) / "checkpoint.safetensors").exists()
-    assert job.folder(tmp_path).parent == tmp_path / "demixing"
-    assert run_here([job], tmp_path)[1] == [("found", "demixing")]
-
-
-@pytest.mark.parametrize("kind", ["forecast", "demixing", "efficiency"])
-def test_a_job_survives_json(jobs, kind):
-    config = {
-        "forecast": jobs[0].config,
-        "demixing": resolve("demixing", "paper", attention="toa-relu", seed=3),
-        "efficiency": StepRun(row="informer"),
-    }[kind]
-    job = Job(config=config, label="a, b", command=("toa", "run"))
+def test_a_job_survives_json(jobs):
+    job = replace(jobs[0], label="a, b", command=("toa", "run"))
     again = Job.from_json(job.to_json())
-    assert (again.config, again.key, again.label, again.command) == (config, job.key, "a, b", ("toa", "run"))
-    assert again.task == kind
+    assert (again.config, again.key, again.label, again.command) == (job.config, job.key, "a, b", ("toa", "run"))
+    assert again.task == "forecast"
 
 
 def test_a_config_of_an_unknown_task_or_key_raises():
     with pytest.raises(ValueError, match=message("unknown task 'sort'", "forecast")):
         TASKS["sort"].config_from({})
-    with pytest.raises(ValueError, match=message("unknown key 'rows'", "efficiency config")):
-        TASKS["efficiency"].config_from({"rows": 3})
+    with pytest.raises(ValueError, match=message("unknown key 'rows'", "forecast config")):
+        TASKS["forecast"].config_from({"rows": 3})
 
 
 def test_the_outcome_of_a_run_is_one_line(jobs, tmp_path):

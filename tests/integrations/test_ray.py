@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def model(folder, tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "model.toa"
-    options = {"season": PERIOD, "time_limit": 1e-9, "interval": 0.5}
+    options = {"season": PERIOD, "effort": "least", "interval": 0.5}
     sample = sample_series(folder, "shop", series=12).select(["shop", "day", "sales"])
     toa.Forecaster(6, id="shop", time="day", **options).fit(sample).save(path)
     return path
@@ -154,7 +154,7 @@ def test_ids_that_are_names_of_folders_are_text(tmp_path):
         parquet.write_table(arrow.Table.from_pandas(panel(number, 1).drop(columns="shop")), file)
     sample = sample_series(tmp_path / "in", "shop")
     assert sample["year"].to_pylist()[0] == 2024
-    options = {"id": "shop", "time": "day", "values": ["sales"], "time_limit": 1e-9}
+    options = {"id": "shop", "time": "day", "values": ["sales"], "effort": "least"}
     toa.Forecaster(6, **options).fit(sample).save(tmp_path / "m.toa")
     assert forecast_parts(tmp_path / "m.toa", tmp_path / "in", tmp_path / "out").series == 3
     found = pd.read_parquet(tmp_path / "out", partitioning=None)
@@ -165,7 +165,7 @@ def test_a_model_that_was_written_again_is_read_again(folder, model, tmp_path):
     file = tmp_path / "model.toa"
     file.write_bytes(model.read_bytes())
     forecast_parts(file, folder, tmp_path / "first")
-    other = toa.Forecaster(6, id="shop", time="day", season=1, time_limit=1e-9, interval=0.5).fit(panel(0, 12))
+    other = toa.Forecaster(6, id="shop", time="day", season=1, effort="least", interval=0.5).fit(panel(0, 12))
     other.save(file)
     forecast_parts(file, folder, tmp_path / "second")
     expected = other.predict(panel(0, 30)).sort_values(["shop", "day"]).reset_index(drop=True)
@@ -183,7 +183,7 @@ def test_wrong_folders_and_models_are_refused_before_work(folder, model, tmp_pat
     with pytest.raises(ValueError, match="got 2 for process"):
         forecast_parts(model, folder, tmp_path / "out", workers=2)
     alone = tmp_path / "alone.toa"
-    toa.Forecaster(6, season=PERIOD, time_limit=1e-9).fit(np.asarray(wave(60))).save(alone)
+    toa.Forecaster(6, season=PERIOD, effort="least").fit(np.asarray(wave(60))).save(alone)
     monkeypatch.setattr("toa.integrations.ray._mapped", None)
     with pytest.raises(ValueError, match=message("a forecaster with an id column", "got id=None")):
         forecast_parts(alone, folder, tmp_path / "out")
@@ -192,7 +192,7 @@ def test_wrong_folders_and_models_are_refused_before_work(folder, model, tmp_pat
 
 
 def test_the_command_trains_on_a_sample_and_forecasts_the_folder(folder, tmp_path):
-    words = ["forecast", folder, "--id", "shop", "--time", "day", "--value", "sales", "--time-limit", 1e-9]
+    words = ["forecast", folder, "--id", "shop", "--time", "day", "--value", "sales", "--effort", "least"]
     code, text = call(*words, "--horizon", 6, "--out", tmp_path / "out", "--save", tmp_path / "m.toa")
     assert code == 0, text
     assert "trained on 30 series" in text

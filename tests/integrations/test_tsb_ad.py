@@ -2,9 +2,7 @@ import numpy as np
 import pytest
 
 from tests.support import message
-from toa.data import DatasetNotFoundError
 from toa.integrations.tsb_ad import TSBDetector
-from toa_bench.tsb_ad import METHODS, evaluate
 
 
 def series(rows: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -27,7 +25,7 @@ def test_both_tracks_of_tsb_ad_are_served(channels):
     assert labels[detector.decision_scores_.argmax()] == 1
     assert detector.labels_.sum() == 6
     # semi-supervised: those of other rows
-    detector = TSBDetector(time_limit=1e-3, window=20).fit(values[:150])
+    detector = TSBDetector(effort="least", window=20).fit(values[:150])
     score = detector.decision_function(values)
     assert 190 <= score.argmax() <= 216
     assert (detector.predict(values) == (score > detector.threshold_)).all()
@@ -38,20 +36,3 @@ def test_wrong_input_is_refused():
         TSBDetector().decision_function(series()[0])
     with pytest.raises(ValueError, match=message("X must have the shape (T, C), got (2, 3, 4)")):
         TSBDetector().fit(np.zeros((2, 3, 4)))
-    with pytest.raises(ValueError, match="unknown method 'lof'; known: toa, toa-network, z-score"):
-        evaluate("MSL", "lof")
-    with pytest.raises(ValueError, match="unknown dataset 'NAB'"):
-        evaluate("NAB", "pca")
-
-
-@pytest.mark.data
-def test_the_combination_without_the_network_beats_pca_and_mahalanobis_distance():
-    try:
-        found = {
-            method: evaluate("SMD-machine-2-1", method, time_limit=1e-3) for method in METHODS if "net" not in method
-        }
-    except DatasetNotFoundError as error:
-        pytest.skip(str(error))
-    best = found["toa"].pop("vus_pr")
-    assert sum(found["toa"]["weights"].values()) == pytest.approx(1.0)
-    assert all(best > other["vus_pr"] for method, other in found.items() if method != "toa")

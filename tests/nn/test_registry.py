@@ -23,7 +23,7 @@ NAMES = ("softmax", *(f"toa-{name}" for name in ops.ACTIVATIONS), "hyperglu")
 
 
 def test_every_attention_is_registered_once() -> None:
-    assert {*NAMES, "relu", "output-gated", "differential", "sigmoid", "cog"} == set(ATTENTIONS)
+    assert {*NAMES, "relu", "gated", "output-gated", "differential", "sigmoid", "cog"} == set(ATTENTIONS)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.rounding import unit_of_rounding
 from tests.ops.triton_cases import DEVICE, ON_GPU, _poisoned, _rms  # noqa: F401
 from tests.support import assert_registered
 from toa.ops import kernels
 from toa.ops import row_functions as rows_module
 from toa.ops._backend import SWITCHABLE_KERNELS, disable_kernels
 from toa.ops.row_functions import MAX_WIDTH, column_sum, layer_norm, linear
-from toa_bench.op_cost import unit_of_rounding
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # rows and width; the interpreter is slow, and runs the same code for every dtype

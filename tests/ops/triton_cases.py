@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.ops.rounding import share_past_zero, unit_of_rounding
 from tests.support import BLOCKED, FUSED, Problem, assert_registered, make_problem, message, poison_buffers
 from toa import ops
 from toa.ops import triton_helpers
@@ -19,7 +20,6 @@ from toa.ops.attention.definitions import GATE_NORMS, SCORE_NORMS, AttentionInpu
 from toa.ops.attention.tile_kernels import Blocks, choose_blocks
 from toa.ops.attention.tiles import attend_tiles, kernel_settings
 from toa.ops.triton_helpers import padded
-from toa_bench.op_cost import share_past_zero, unit_of_rounding
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"

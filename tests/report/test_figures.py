@@ -15,8 +15,8 @@ from toa.report.figures import (
     write_confusion,
     write_detection,
 )
-from toa.tasks.anomaly import SCORES
-from toa.tasks.checkpoint import save_checkpoint
+from toa.training.anomaly import SCORES
+from toa.training.checkpoint import save_checkpoint
 
 
 @pytest.fixture

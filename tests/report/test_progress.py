@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tests.report.paper_cases import cell_of, record_of
+from tests.report.cases import SEED, job_of, record_of
 from toa.experiments.records import CLAIM, claimed, write_record
 from toa.experiments.run import read_plans, write_failure, write_plan
 from toa.report.progress import read_progress
@@ -11,9 +11,9 @@ from toa.report.progress import read_progress
 @pytest.fixture
 def jobs():
     found = []
-    for horizon in ("96", "192"):
-        cell = cell_of("forecast-full", dataset="ETTh1", horizon=horizon, backbone="itransformer", variant="softmax")
-        found += cell.seeded(3)
+    for horizon in (96, 192):
+        job = job_of("itransformer", "softmax", horizon)
+        found += [job.seeded(SEED + number) for number in range(3)]
     return found
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from tests.report.paper_cases import read_page
+from tests.report.cases import read_page
 from toa import AnomalyDetector, Forecaster
 from toa.cli import app
 from toa.report import write_results
@@ -139,7 +139,7 @@ def test_cases_without_labels_are_listed(case_page, tmp_path):
 
 def test_lags_that_a_forecast_repeats_change_it_most(tmp_path):
     rows = np.random.default_rng(1).normal(size=60).cumsum()
-    model = Forecaster(1, model="auto", season=1, time_limit=0.1, device="cpu").fit(rows)
+    model = Forecaster(1, model="auto", season=1, effort="least", device="cpu").fit(rows)
     page = read_page(model.page(tmp_path / "page.html", rows))
     section = next(one for one in page["sections"] if one["title"] == "What the forecast depends on")
     *_, bars = (part for part in section["parts"] if part["kind"] == "bars")
@@ -151,7 +151,7 @@ def test_lags_that_a_forecast_repeats_change_it_most(tmp_path):
 
 def test_a_page_of_several_series_without_dates(tmp_path):
     rows = [np.arange(30.0) % 7, np.arange(40.0) % 7]
-    model = Forecaster(7, season=7, time_limit=0.1, device="cpu").fit(rows)
+    model = Forecaster(7, season=7, effort="least", device="cpu").fit(rows)
     page = read_page(model.page(tmp_path / "page.html", rows, left_out=["extra"]))
     assert part_of(page, "Notes on the data", "list")["items"] == ["Columns left out: extra."]
     chart = part_of(page, "Forecast", "chart")
@@ -168,7 +168,7 @@ def test_numbers_that_json_lacks_and_broken_text_do_not_break_a_page(tmp_path):
 def test_hours_after_the_clock_is_set_back_keep_their_order(tmp_path):
     hours = pd.date_range("2024-10-26", periods=72, freq="h", tz="Europe/Berlin")
     rows = pd.DataFrame({"hour": hours, "x": np.arange(72.0) % 24})
-    page = read_page(Forecaster(2, time_limit=0.1, device="cpu").fit(rows).page(tmp_path / "page.html", rows))
+    page = read_page(Forecaster(2, effort="least", device="cpu").fit(rows).page(tmp_path / "page.html", rows))
     axis = part_of(page, "Forecast", "chart")["series"][0]["x"]
     assert set(np.diff(axis)) == {3_600_000}
     assert (
@@ -180,14 +180,14 @@ def test_hours_after_the_clock_is_set_back_keep_their_order(tmp_path):
 def test_the_command_writes_the_page_with_itself_on_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pd.DataFrame({"day": pd.date_range("2024-01-01", periods=40), "x": np.arange(40) % 7}).to_csv("x.csv", index=False)
-    words = ["forecast", "x.csv", "--horizon", "7", "--time-limit", "0.1", "--device", "cpu", "--page", "my page.html"]
+    words = ["forecast", "x.csv", "--horizon", "7", "--effort", "least", "--device", "cpu", "--page", "my page.html"]
     monkeypatch.setattr("sys.argv", ["toa", *words])
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert "page:    my page.html" in done.output
     page = read_page(tmp_path / "my page.html")
     assert part_of(page, "Repeat", "code")["text"] == (
-        "toa forecast x.csv --horizon 7 --time-limit 0.1 --device cpu --page 'my page.html'"
+        "toa forecast x.csv --horizon 7 --effort least --device cpu --page 'my page.html'"
     )
     assert {"forecast", "seasonal naive"} <= {row[0] for row in part_of(page, "Errors", "table")["rows"]}
 

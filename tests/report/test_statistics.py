@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_1samp, wilcoxon
 
 from tests.support import message
-from toa.report.evidence import read_records
+from toa.experiments.records import read_records
 from toa.report.gains import detectable_gain, fewest_sets, holm, least_p, lower_is_better
 from toa.report.statistics import (
     collect,

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from tests.support import message
-from toa.report.evidence import read_records
+from toa.experiments.records import read_records
 from toa.report.tables import anomaly_table, undefined_notes
 
 RECORD = {

@@ -37,6 +37,7 @@ def classify(
     time_zone: str | None = None,
     decimal: str | None = None,
     sheet: str | None = None,
+    effort: str | None = None,
     time_limit: float | None = None,
     network_only: Annotated[bool, typer.Option("--network-only")] = False,
     backbone: str | None = None,
@@ -169,7 +170,7 @@ def _evaluate(
 
     from toa.estimators.stack import class_codes, unknown_labels
     from toa.report.figures import draw_confusion, draw_probabilities
-    from toa.tasks.metrics import class_scores, confusion_matrix
+    from toa.training.metrics import class_scores, confusion_matrix
 
     names = [str(one) for one in classifier.classes_]
     proba = classifier.predict_proba(cases)

@@ -12,7 +12,7 @@ from toa._console import make_console, make_table
 from toa.cli.terminal import Command, ResumableCommand
 
 if TYPE_CHECKING:
-    from toa.tasks import Task
+    from toa.training import Task
 
 data_app = typer.Typer(
     help="Benchmark data: list, locate, download and verify.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -89,7 +89,7 @@ def verify_(names: Annotated[list[str] | None, typer.Argument()] = None, data_di
 
 def tasks_by_dataset() -> "dict[str, Task]":
     """Every dataset of the catalogues, with its task."""
-    from toa.tasks import TASKS
+    from toa.training import TASKS
 
     tasks = (TASKS[name] for name in ("forecast", "anomaly", "classify"))
     return {dataset: task for task in tasks for dataset in task.catalogue or ()}

@@ -44,6 +44,7 @@ def detect(
     time_zone: str | None = None,
     decimal: str | None = None,
     sheet: str | None = None,
+    effort: str | None = None,
     time_limit: float | None = None,
     backbone: str | None = None,
     attention: str | None = None,
@@ -209,7 +210,13 @@ def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any, *, tra
         shown = ", ".join(f"{name} {value:.3f}" for name, value in sorted(found.items(), key=lambda pair: -pair[1]))
         lines.append(f"average precision on anomalies injected into held-out rows: {shown}.")
     if network is None:
-        lines.append(f"no network: {'too little time; raise --time-limit' if trained else 'the model has none'}.")
+        if not trained:
+            why = "the model has none"
+        elif detector.truncated_:
+            why = "it would end after --time-limit"
+        else:
+            why = "--effort is too low for this table"
+        lines.append(f"no network: {why}.")
     return lines
 
 
@@ -238,7 +245,7 @@ def _print_evaluation(
     import numpy as np
     from sklearn.metrics import average_precision_score
 
-    from toa.tasks.detection import point_metrics, undefined, vus_metrics
+    from toa.training.detection import point_metrics, undefined, vus_metrics
 
     reason = undefined(labels)
     if reason is not None:

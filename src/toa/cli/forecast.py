@@ -50,6 +50,7 @@ def forecast(
     sheet: str | None = None,
     test: float | None = None,
     season: int | None = None,
+    effort: str | None = None,
     time_limit: float | None = None,
     network_only: Annotated[bool, typer.Option("--network-only")] = False,
     lookback: int | None = None,
@@ -220,7 +221,7 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
         lines.append(f"season {forecaster.season_}; weights: {mixed}; {measure} at rolling origins: {shown or 'none'}.")
     parts = forecaster.architecture_
     if parts["backbone"] is None:
-        why = "too few rows or too little time; add rows, or raise --time-limit" if trained else "the model has none"
+        why = "too few rows, or too many columns for --effort quick" if trained else "the model has none"
         return [*lines, f"no network: {why}."]
     if "toa" not in forecaster.weights_:
         return [*lines, f"the network ({parts['backbone']}) has no weight in the forecast."]

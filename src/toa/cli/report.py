@@ -1,4 +1,4 @@
-"""What records and models show: `toa report`, `toa compare`, `toa explain`, and `toa watch` for runs in progress.
+"""What records and models show: `toa compare`, `toa explain`, and `toa watch` for runs in progress.
 
 Heavy imports wait until a command needs them.
 """
@@ -29,34 +29,6 @@ _BLOCKS = 16
 _MOST = 0.5
 
 
-def report(
-    results: list[Path],
-    out: Path = Path("report"),
-    table: list[str] | None = None,
-    data_dir: Path | None = None,
-    save_operators: Path | None = None,
-) -> None:
-    """Compare your records with the paper: tables, ranks, tests, operators, and the records of each number."""
-    from toa.report.operators import OPERATORS_FILE, write_pictures
-    from toa.report.page import write_report
-    from toa.report.paper import make_report
-    from toa.report.paper_text import left_out, status_table
-
-    if save_operators is not None and save_operators.name != OPERATORS_FILE:
-        raise ValueError(f"--save-operators must be a file called {OPERATORS_FILE}, got {save_operators}.")
-    console = make_console()
-    made = make_report(results, tables=table, data_dir=data_dir)
-    # a terminal is too narrow for all columns
-    console.print(make_table([(*row[:3], *row[-2:]) for row in status_table(made)]))
-    for line in left_out(made, most=2):
-        console.print(line, soft_wrap=True, highlight=False)
-    written = write_report(made, out)
-    if save_operators is not None:
-        written.append(write_pictures(made.operators, save_operators))
-    for path in written:
-        console.print(f"written: {path}", soft_wrap=True)
-
-
 def compare(
     results: list[Path],
     metric: Annotated[str, typer.Option()],
@@ -64,7 +36,7 @@ def compare(
     out: Path | None = None,
 ) -> None:
     """Compare systems over data sets: mean, average rank, wins and losses, Wilcoxon tests, critical differences."""
-    from toa.report.evidence import read_records
+    from toa.experiments.records import read_records
     from toa.report.statistics import collect, notes, system_table, write_comparison
     from toa.report.statistics import compare as compare_systems
 
@@ -234,7 +206,7 @@ class _Subject(NamedTuple):
 def _of_run(folder: Path, index: int, data_dir: Path | None) -> _Subject:
     from toa.experiments.run import load_run
     from toa.report.operators import describe_tokens
-    from toa.tasks.diagnostics import describe_operators
+    from toa.training.diagnostics import describe_operators
 
     run = load_run(folder)
     record = run.record

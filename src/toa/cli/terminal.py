@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import import_module
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from inspect import signature
 from operator import attrgetter
 from pathlib import Path
@@ -27,9 +29,23 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="Estimator")
 
 # help of the options, by command; "options" has those of several commands
-HELP = tomllib.loads((Path(__file__).parent / "help.toml").read_text(encoding="utf-8"))
+HELP: dict[str, dict[str, str]] = {"options": {}}
 # names that a help text may use in braces, each with the registry or the function that lists the choices
-CHOICES = HELP.pop("choices")
+CHOICES: dict[str, str] = {}
+
+
+def add_help(file: Traversable) -> None:
+    """Add the help texts of a package's commands; `help.toml` of this folder describes the format."""
+    sections = tomllib.loads(file.read_text(encoding="utf-8"))
+    tables = {"choices": CHOICES, "options": HELP["options"]}
+    for name, texts in sections.items():
+        table = tables[name] if name in tables else HELP.setdefault(name, {})
+        if repeated := table.keys() & texts.keys():
+            raise ValueError(f"help of {name} must be given once, got {', '.join(sorted(repeated))} again in {file}.")
+        table.update(texts)
+
+
+add_help(files("toa.cli") / "help.toml")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Datasets and signals: the catalogue, the Panel that all tables become, scaling, splits, windows and cases."""
+"""Datasets: the catalogue, the Panel that all tables become, scaling, splits, windows and cases."""
 
 from toa.data.anomaly import AnomalyData, LabelledSeries, check_own_files, load_anomaly, locate_anomaly, read_anomaly
 from toa.data.catalogue import (
@@ -35,7 +35,6 @@ from toa.data.formats import read_frame
 from toa.data.frequency import mark_names, time_marks
 from toa.data.panel import Panel
 from toa.data.splits import SPLIT_RULES, Segment, Split, StandardScaler, split_rows
-from toa.data.synthetic import REGIMES, DemixingBatch, HarmonicDemixing
 from toa.data.tables import read_csv_series, read_dataset, read_labels, read_ts, read_values
 from toa.data.windows import SeriesWindows, WindowBatch, Windows, place_series
 
@@ -44,7 +43,6 @@ __all__ = [
     "CLASSIFICATION_SETS",
     "COLLECTIONS",
     "DATASETS",
-    "REGIMES",
     "SPLIT_RULES",
     "AnomalyData",
     "AnomalyFiles",
@@ -58,10 +56,8 @@ __all__ = [
     "CollectionSpec",
     "DatasetNotFoundError",
     "DatasetSpec",
-    "DemixingBatch",
     "FileSpec",
     "ForecastData",
-    "HarmonicDemixing",
     "LabelledSeries",
     "Panel",
     "Segment",

@@ -13,10 +13,12 @@ from typing import Any
 from toa._checks import check_choice
 from toa._registry import Registry
 from toa.data.frequency import FREQUENCIES
+from toa.data.panel import FILLS
 from toa.data.splits import SPLIT_RULES
 
-# "ett-csv" keeps the order of the columns, "csv" moves the target to the end, "csv-undated" has a header but no dates
-READERS = ("csv", "ett-csv", "csv-undated", "txt", "npz")
+# "ett-csv" keeps the order of the columns, "csv" moves the target to the end, "csv-undated" has a header but no dates,
+# "npy" is an array (T, C), "tsf" has a channel per series
+READERS = ("csv", "ett-csv", "csv-undated", "txt", "npz", "npy", "tsf")
 UEA_ARCHIVE = "https://www.timeseriesclassification.com"
 
 
@@ -60,6 +62,9 @@ class DatasetSpec(FileSpec):
         target: Column that the "csv" reader moves to the end.
         subset_of: The full dataset, if this is a part of one. Results on a part are not benchmark results.
         duplicate_dates: Whether the official file repeats a date; otherwise a repeated date raises an error.
+        missing_value: Number that the file has where a value is missing; it is read as missing.
+        fill: How missing values are filled unless a run chooses: a name of `toa.data.panel.FILLS`, or None.
+        log: Whether x is read as sign(x) log(1 + |x|), for counts with a heavy tail.
     """
 
     rows: int
@@ -71,6 +76,9 @@ class DatasetSpec(FileSpec):
     target: str | None = None
     subset_of: str | None = None
     duplicate_dates: bool = False
+    missing_value: float | None = None
+    fill: str | None = None
+    log: bool = False
 
     def files(self) -> tuple[str, ...]:
         """Paths below a data folder."""
@@ -81,6 +89,8 @@ class DatasetSpec(FileSpec):
         check_choice("frequency", self.frequency, FREQUENCIES)
         check_choice("split", self.split, SPLIT_RULES)
         check_choice("reader", self.reader, READERS)
+        if self.fill is not None:
+            check_choice("fill", self.fill, FILLS)
 
 
 # train, test and labels; without labels, they are the last column of both other files

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from toa._checks import check_choice
+from toa._checks import check_choice, check_positive
 from toa.data.catalogue import DATASETS, DatasetSpec
 from toa.data.files import checksum, locate
 from toa.data.files import verify as verify_file
@@ -57,6 +57,7 @@ def load_forecast(
     fill: str | None = None,
     date_column: str | None = "date",
     allow_constant: bool = False,
+    clip: float | None = None,
 ) -> ForecastData:
     """Read, check, split, scale by the train rows and cut into windows; no test window is dropped.
 
@@ -70,6 +71,7 @@ def load_forecast(
         fill: How to fill missing values, see `read_csv_series`.
         date_column: Date column of a user's file; None if it has none.
         allow_constant: Leave channels that are constant in the train rows unscaled instead of raising an error.
+        clip: Standardised values beyond this size count as this size; None changes no value.
     """
     check_choice("freq", freq, FREQUENCIES)
     path = Path(dataset).expanduser()
@@ -92,7 +94,11 @@ def load_forecast(
     train_rows = series[segments.train.start : segments.train.stop]
     scaler = StandardScaler.fit(train_rows, columns=panel.columns, allow_constant=allow_constant, name=name)
     # the three splits share one copy of the values
-    values = place_series(scaler.transform(series), device=device, budget_bytes=budget_bytes)
+    scaled = scaler.transform(series)
+    if clip is not None:
+        check_positive("clip", clip)
+        scaled = scaled.clip(-clip, clip)
+    values = place_series(scaled, device=device, budget_bytes=budget_bytes)
     stamps = None
     if marks:
         if panel.times is None or not isinstance(dates := panel.times[0], pd.DatetimeIndex):

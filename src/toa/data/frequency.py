@@ -22,7 +22,7 @@ _CALENDAR = ("MS", "ME", "BMS", "BME", "QS", "QE", "YS", "YE")
 _WEEKDAYS = 5
 
 # frequencies of benchmark data
-FREQUENCIES = ("5min", "10min", "15min", "h", "D", "W")
+FREQUENCIES = ("min", "5min", "10min", "15min", "h", "D", "W")
 # each counts from 0 to its largest value
 _FEATURES: dict[str, tuple[Callable[[pd.DatetimeIndex], "pd.Index[int]"], int]] = {
     "minute-of-hour": (lambda dates: dates.minute, 59),

@@ -45,7 +45,9 @@ class Split(NamedTuple):
     test: Segment
 
 
-SPLIT_RULES = ("ett-hour", "ett-minute", "ratio", "solar", "pems")
+SPLIT_RULES = ("ett-hour", "ett-minute", "ratio", "solar", "pems", "6:2:2")
+# shares of train, validation and test of the rules that are only shares
+_SHARES = {"ratio": (0.7, 0.1, 0.2), "6:2:2": (0.6, 0.2, 0.2)}
 
 
 def split_rows(
@@ -53,8 +55,9 @@ def split_rows(
 ) -> Split:
     """Cut `rows` rows into train, validation and test segments for windows of `lookback` + `horizon` rows.
 
-    `rule` is "ett-hour", "ett-minute", "ratio" (0.7/0.1/0.2), "solar", "pems" (0.6/0.2/0.2 without overlap), or three
-    fractions (train, val, test) that sum to 1 and are cut as "ratio" is. Error messages call the series `name`.
+    `rule` is "ett-hour", "ett-minute", "ratio" (0.7/0.1/0.2), "solar", "pems" (0.6/0.2/0.2 without overlap), "6:2:2"
+    (0.6/0.2/0.2 with overlap), or three fractions (train, val, test) that sum to 1 and are cut as "ratio" is. Error
+    messages call the series `name`.
     """
     check_at_least("lookback", lookback, 1)
     check_at_least("horizon", horizon, 1)
@@ -76,7 +79,7 @@ def split_rows(
     elif rule == "pems":
         train, val_stop, test_start, stop = int(rows * 0.6), int(rows * 0.8), int(rows * 0.8), rows
     else:
-        first, _, last = (0.7, 0.1, 0.2) if isinstance(rule, str) else rule
+        first, _, last = _SHARES[rule] if isinstance(rule, str) else rule
         train, stop = int(rows * first), rows
         val_stop = test_start = rows - int(rows * last)
     if stop > rows:

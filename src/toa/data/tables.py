@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -107,10 +108,18 @@ def read_csv_series(
 
 
 def read_dataset(spec: DatasetSpec, path: str | Path, *, fill: str | None = None) -> Panel:
-    """Read the file of a forecasting dataset and check its numbers of rows and channels."""
-    path = Path(path)
+    """Read the file of a forecasting dataset and check its numbers of rows and channels.
+
+    Args:
+        fill: How to fill missing values, see `read_csv_series`; as the entry says if None.
+    """
+    path, fill = Path(path), fill or spec.fill
     if spec.reader == "npz":
         panel = _series(pd.DataFrame(_read_npz(path)), str(path), fill)
+    elif spec.reader == "npy":
+        panel = _series(_marked_missing(_read_columns(path, index_column=False), spec), str(path), fill)
+    elif spec.reader == "tsf":
+        panel = _series(_tsf_columns(path), str(path), fill)
     elif spec.reader == "txt":
         panel = _series(read_table(path, header=None), str(path), fill)
     else:
@@ -127,7 +136,29 @@ def read_dataset(spec: DatasetSpec, path: str | Path, *, fill: str | None = None
             f"dataset {spec.name!r} must have {spec.rows} rows and {spec.channels} channels, got {rows} and {channels} "
             f"in {path}; get the official file from {spec.source}, or load your own file by its path."
         )
+    if spec.log:
+        panel = replace(panel, values=tuple(np.sign(x) * np.log1p(np.abs(x)) for x in panel.values))
     return panel
+
+
+def _marked_missing(frame: pd.DataFrame, spec: DatasetSpec) -> pd.DataFrame:
+    """The columns with NaN where the file has the number of the entry for missing values."""
+    return frame if spec.missing_value is None else frame.where(frame != spec.missing_value)
+
+
+def _tsf_columns(path: Path) -> pd.DataFrame:
+    """The series of a .tsf file as columns; they must begin together and have the same length."""
+    # that module imports this one
+    from toa.data.collections import read_tsf
+
+    panel = read_tsf(path)
+    starts = {times[0] for times in panel.times or ()}
+    if len(set(panel.lengths)) != 1 or len(starts) > 1:
+        raise ValueError(
+            f"{path} must have series of one length that begin together, got lengths from {min(panel.lengths)} to "
+            f"{max(panel.lengths)} and {len(starts)} first days; load it as a collection."
+        )
+    return pd.DataFrame(np.concatenate(panel.values, axis=1), columns=list(map(str, panel.ids)))
 
 
 def read_values(

@@ -22,7 +22,7 @@ from toa.data.frames import id_column
 from toa.data.frequency import make_times
 from toa.data.panel import Panel, Values
 from toa.estimators.scorers import Rows
-from toa.tasks.detection import Runs, point_metrics, undefined
+from toa.training.detection import Runs, point_metrics, undefined
 
 RULES = ("quantile", "extreme value", "budget")
 # scores above this quantile are the tail that extreme values follow, and the fewest that determine it

@@ -20,7 +20,7 @@ from toa.data.panel import Panel
 from toa.estimators.baselines import BASELINES
 from toa.estimators.ensemble import Ensemble, history_rows, series_scale
 from toa.estimators.intervals import Prediction, join_batches
-from toa.tasks.metrics import Scores, pinball_error, score_forecasts
+from toa.training.metrics import Scores, pinball_error, score_forecasts
 
 # scores of methods as they are shown
 TITLES = {"mae": "MAE", "rmse": "RMSE", "mase": "MASE", "wape": "WAPE", "smape": "sMAPE"}

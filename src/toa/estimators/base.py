@@ -19,11 +19,10 @@ or format version.
 
 import json
 import platform
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -38,13 +37,14 @@ from toa._checks import check_choice, check_count, check_fraction, check_positiv
 from toa._files import CHECKSUM, parse_json, seal, unseal, write_atomically
 from toa._limits import shorten
 from toa.data.panel import Missing
+from toa.estimators.effort import DEFAULT_EFFORT, EFFORTS, Effort
 from toa.estimators.importance import Importance
 from toa.estimators.sizes import DEFAULT_ATTENTION
 from toa.nn import AttentionSpec
-from toa.tasks.base import Task, TaskData
-from toa.tasks.checkpoint import UNREADABLE, Checkpoint, check_weights, load_checkpoint, model_with, save_checkpoint
-from toa.tasks.distributed import make_fabric, resolve_device
-from toa.tasks.optimization import TrainingConfig
+from toa.training.base import Task, TaskData
+from toa.training.checkpoint import UNREADABLE, Checkpoint, check_weights, load_checkpoint, model_with, save_checkpoint
+from toa.training.distributed import make_fabric, resolve_device
+from toa.training.optimization import TrainingConfig
 
 # increased when older files can no longer be read
 FORMAT = 1
@@ -73,7 +73,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     _counts: ClassVar[tuple[str, ...]] = ()
 
     model: str = "auto"
-    time_limit: float = 60.0
+    effort: str = DEFAULT_EFFORT
+    time_limit: float | None = None
     backbone: str | None = None
     attention: str | Mapping[str, Any] | None = DEFAULT_ATTENTION
     epochs: int | None = None
@@ -164,6 +165,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         tensors, facts = self._state()
         tensors |= {f"model.{name}": value for name, value in self.model_.state_dict().items()}
         facts |= {name: getattr(self, name) for name in self._facts}
+        if self.truncated_:
+            facts["truncated"] = list(self.truncated_)
         parameters = json.loads(json.dumps(self.get_params(deep=False), default=_to_json))
         return tensors, {"parameters": parameters, "fitted": facts}
 
@@ -182,6 +185,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             made = cls(**parameters)
             for name in cls._facts:
                 setattr(made, name, facts["fitted"][name])
+            made.truncated_ = tuple(map(str, facts["fitted"].get("truncated", ())))
             made._restore(saved.tensors, facts["fitted"])
             made.model_ = nn.Identity()
             if made._has_network:
@@ -200,7 +204,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _check_parameters(self) -> None:
         """Raise ValueError for a parameter out of range; counts may be None."""
         check_choice("model", self.model, self._models)
-        check_positive("time_limit", self.time_limit)
+        check_choice("effort", self.effort, EFFORTS)
+        if self.time_limit is not None:
+            check_positive("time_limit", self.time_limit)
         check_seed(self.seed)
         if isinstance(self.values, str):
             raise ValueError(f"values must be a list of columns, got {self.values!r}; write [{self.values!r}].")
@@ -208,6 +214,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         for name in ("epochs", "batch_size", "patience", *self._counts):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 1)
+
+    @property
+    def _effort(self) -> Effort:
+        return EFFORTS[self.effort]
 
     @property
     def _has_network(self) -> bool:
@@ -249,8 +259,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _check_has_network(self) -> None:
         if not self._has_network:
             raise ValueError(
-                f"the {self._kind} must have a network, got one without; fit it with model='toa', or a higher "
-                "time_limit."
+                f"the {self._kind} must have a network, got one without; fit it with model='toa', with "
+                "effort='thorough', or without time_limit."
             )
 
     def _fit_model(self, data: TaskData, schedule: Mapping[str, Any], title: str = "") -> float | None:
@@ -268,24 +278,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _check_fitted(self, done: str) -> None:
         if not hasattr(self, "model_"):
             raise NotFittedError(f"a {self._kind} must be fitted before it is {done}, got an unfitted one; call fit.")
-
-
-@dataclass(slots=True)
-class TimeLimit:
-    """Seconds that have passed since it was made, and those that are left."""
-
-    seconds: float
-    begin: float = field(default_factory=lambda: time.monotonic())
-
-    @property
-    def passed(self) -> float:
-        """Seconds since the begin."""
-        return time.monotonic() - self.begin
-
-    @property
-    def left(self) -> float:
-        """Seconds until the end; negative after it."""
-        return self.seconds - self.passed
 
 
 def greedy_weights(

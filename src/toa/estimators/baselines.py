@@ -29,6 +29,8 @@ REGRESSIONS = {f"{name} + covariates": name for name in ("seasonal naive", "thet
 
 # series or windows that are computed together: bounds the memory of a grid, or of steps on the way
 _BLOCK = 2048
+# series times settings of a grid that are computed together: they stay in the cache of a processor
+_GRID_VALUES = 10_000
 # a season is used if the autocorrelation at its lag is significant at 90 % and there are three seasons
 _SIGNIFICANCE, _SEASONS = 1.645, 3
 # a series with fewer seasons is too short for this test
@@ -130,19 +132,8 @@ def optimised_theta(history: History, season: int, horizon: int) -> Forecast:
     alpha, share = (np.array(part) for part in zip(*_LEVEL_SHARE, strict=True))
 
     def forecast(values: History) -> Forecast:
-        line = _Line(*np.zeros((4, len(values), 1)))
-        error = np.zeros((len(values), len(alpha)))
-        for now in np.split(values, values.shape[1], axis=1):
-            error += np.where(line.rows >= _UNCOUNTED, now - line.next(alpha, share), 0.0) ** 2
-            begun, after = ~np.isnan(now), line.add(now, alpha)
-            line = _Line(*(np.where(begun, new, old) for new, old in zip(after, line, strict=True)))
-        best = error.argmin(1)[:, None]
-        line = line._replace(level=np.take_along_axis(line.level, best, 1))
-        steps = []
-        for _ in range(horizon):
-            steps.append(line.next(alpha[best], share[best]))
-            line = line.add(steps[-1], alpha[best])
-        return np.concatenate(steps, 1)
+        blocks = _grid_blocks(len(values), len(alpha))
+        return np.concatenate([_follow_line(values[block], alpha, share, horizon) for block in blocks])
 
     found, short = _without_season(history, season, horizon, forecast), np.isfinite(history).sum(1) <= _UNCOUNTED
     # no error counts: there is nothing to choose by
@@ -158,33 +149,98 @@ class _Line(NamedTuple):
     mean: np.ndarray
     slope: np.ndarray
 
-    def next(self, alpha: np.ndarray, share: np.ndarray) -> np.ndarray:
-        """The expected next value."""
-        kept = (1.0 - alpha) ** self.rows
+    def next(self, share: np.ndarray, kept: np.ndarray, spread: np.ndarray) -> np.ndarray:
+        """The expected next value; `kept` and `spread` are those of `_line_factors` after these rows."""
         first = self.mean - self.slope * (self.rows + 1) / 2
-        return self.level + share * (kept * first + (1.0 - kept * (1.0 - alpha)) / alpha * self.slope)
+        return self.level + share * (kept * first + spread * self.slope)
 
     def add(self, now: np.ndarray, alpha: np.ndarray) -> "_Line":
         """With one more value."""
         level, rows, mean, slope = self
         steeper = np.where(rows > 0, ((rows - 1) * slope + 6 * (now - mean) / (rows + 1)) / (rows + 2), 0.0)
-        level = np.where(rows > 0, alpha * now + (1.0 - alpha) * level, now)
-        return _Line(level, rows + 1, (rows * mean + now) / (rows + 1), steeper)
+        smoothed = alpha * now
+        smoothed += (1.0 - alpha) * level
+        if not rows.all():
+            smoothed = np.where(rows > 0, smoothed, now)
+        return _Line(smoothed, rows + 1, (rows * mean + now) / (rows + 1), steeper)
+
+
+def _line_factors(alpha: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of the first value and of the slope in the next value of a line after these rows."""
+    kept = (1.0 - alpha) ** rows
+    return kept, (1.0 - kept * (1.0 - alpha)) / alpha
+
+
+def _follow_line(values: History, alpha: np.ndarray, share: np.ndarray, horizon: int) -> Forecast:
+    """Forecasts by the entry of the grid with the least error so far."""
+    count = np.isfinite(values).sum(1)[:, None]
+    line = _Line(*np.zeros((4, len(values), 1)))
+    error = np.zeros((len(values), len(alpha)))
+    # one row of factors per number of rows: powers take most of the time
+    kept, spread = _line_factors(alpha, np.arange(values.shape[1] + 1.0)[:, None])
+    for column, now in enumerate(np.split(values, values.shape[1], axis=1)):
+        begun = count >= values.shape[1] - column
+        rows = line.rows[:, 0].astype(np.int64)
+        if (rows == rows[0]).all():
+            rows = rows[:1]
+        missed = now - line.next(share, kept[rows], spread[rows])
+        if not (line.rows >= _UNCOUNTED).all():
+            missed = np.where(line.rows >= _UNCOUNTED, missed, 0.0)
+        error += missed**2
+        after = line.add(now, alpha)
+        line = after if begun.all() else _Line(*(np.where(begun, n, o) for n, o in zip(after, line, strict=True)))
+    best = error.argmin(1)[:, None]
+    line = line._replace(level=np.take_along_axis(line.level, best, 1))
+    steps = []
+    for _ in range(horizon):
+        steps.append(line.next(share[best], *_line_factors(alpha[best], line.rows)))
+        line = line.add(steps[-1], alpha[best])
+    return np.concatenate(steps, 1)
+
+
+def _grid_blocks(series: int, settings: int) -> list[slice]:
+    """Slices of series that are computed together."""
+    size = max(1, _GRID_VALUES // settings)
+    return [slice(first, first + size) for first in range(0, series, size)]
 
 
 def _smooth(
     values: History, alpha: np.ndarray, beta: np.ndarray, phi: np.ndarray, start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Exponential smoothing with damped trends from `start` on: the best entry of a grid, its last level and trend."""
-    level, trend = np.full((len(values), len(alpha)), np.nan), np.repeat(start[:, None], len(alpha), 1)
+    blocks = _grid_blocks(len(values), len(alpha))
+    parts = [_smooth_block(values[block], alpha, beta, phi, start[block]) for block in blocks]
+    best, level, trend = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return best, level, trend
+
+
+def _smooth_block(
+    values: History, alpha: np.ndarray, beta: np.ndarray, phi: np.ndarray, start: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    first = values.shape[1] - np.isfinite(values).sum(1)[:, None]
+    level = np.full((len(values), len(alpha)), np.nan)
+    trend = np.repeat(start[:, None], len(alpha), 1)
     error = np.zeros_like(level)
-    for now in np.split(values, values.shape[1], axis=1):
-        begun = ~np.isnan(level[:, :1])
-        expected = level + phi * trend
-        missed = np.nan_to_num(now - expected)
-        error += missed**2
-        level = np.where(begun, expected + alpha * missed, now)
-        trend = np.where(begun, phi * trend + beta * missed, trend)
+    # written in place: a block stays in the cache of the processor
+    damped = np.empty_like(level)
+    expected = np.empty_like(level)
+    missed = np.empty_like(level)
+    for column, now in enumerate(np.split(values, values.shape[1], axis=1)):
+        begun = column > first
+        np.multiply(phi, trend, out=damped)
+        np.add(level, damped, out=expected)
+        np.subtract(now, expected, out=missed)
+        if begun.all():
+            np.multiply(beta, missed, out=trend)
+            np.add(damped, trend, out=trend)
+            np.multiply(alpha, missed, out=level)
+            np.add(expected, level, out=level)
+        else:
+            missed[~begun[:, 0]] = 0.0
+            level = np.where(begun, expected + alpha * missed, now)
+            trend = np.where(begun, damped + beta * missed, trend)
+        np.multiply(missed, missed, out=missed)
+        error += missed
     best = error.argmin(1)[:, None]
     return best[:, 0], *(np.take_along_axis(part, best, 1)[:, 0] for part in (level, trend))
 
@@ -207,10 +263,18 @@ class LinearModel:
 
     @classmethod
     def fit(
-        cls, history: History, *, season: int, horizon: int, lookback: int, by_season: bool = True, seed: int = 2024
+        cls,
+        history: History,
+        *,
+        season: int,
+        horizon: int,
+        lookback: int,
+        by_season: bool = True,
+        seed: int = 2024,
+        windows: int | None = None,
     ) -> "LinearModel | None":
-        """Fit to windows of all series; None if no series is long enough."""
-        found = sample_windows(history, lookback, horizon, np.random.default_rng(seed))
+        """Fit to windows of all series, at most `windows`; None if no series is long enough."""
+        found = sample_windows(history, lookback, horizon, np.random.default_rng(seed), windows)
         if found is None:
             return None
         model = cls(season=season, by_season=by_season, weights=np.zeros((lookback + 1, horizon)))
@@ -284,9 +348,12 @@ def find_season(series: Sequence[Float64[np.ndarray, " _"]]) -> int:
 
 
 def sample_windows(
-    history: History, lookback: int, horizon: int, rng: np.random.Generator
+    history: History, lookback: int, horizon: int, rng: np.random.Generator, most: int | None = None
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Windows (K, L) with NaN before a series begins, and the values (K, P) after them; None if there are none."""
+    """Windows (K, L) with NaN before a series begins, and the values (K, P) after them; None if there are none.
+
+    Of more than `most` windows, as many are drawn at random.
+    """
     rows, count = history.shape[1], np.isfinite(history).sum(1)
     # a window has L values, or half of a short series
     first = rows - count + np.minimum(lookback, np.maximum(count // 2, 2))
@@ -294,9 +361,10 @@ def sample_windows(
     total = int(windows.sum())
     if not total:
         return None
-    chosen, most = np.arange(total), min(_WINDOWS, max(1, _VALUES // (lookback + horizon)))
-    if total > most:
-        chosen = np.sort(rng.choice(total, most, replace=False))
+    chosen = np.arange(total)
+    limit = min(_WINDOWS if most is None else most, max(1, _VALUES // (lookback + horizon)))
+    if total > limit:
+        chosen = np.sort(rng.choice(total, limit, replace=False))
     ends = np.cumsum(windows)
     series = np.searchsorted(ends, chosen, side="right")
     start = (first[series] + chosen - (ends - windows)[series])[:, None]

@@ -57,13 +57,15 @@ class BoostedTrees:
     value: Float64[np.ndarray, " v"]
 
     @classmethod
-    def fit(cls, history: History, *, season: int, lookback: int, seed: int = 2024) -> "BoostedTrees | None":
-        """Fit to windows of all series; None if no series is long enough."""
+    def fit(
+        cls, history: History, *, season: int, lookback: int, seed: int = 2024, windows: int | None = None
+    ) -> "BoostedTrees | None":
+        """Fit to windows of all series, at most `windows`; None if no series is long enough."""
         # imported on use: scikit-learn takes long to import
         from sklearn.ensemble import HistGradientBoostingRegressor
         from threadpoolctl import threadpool_limits
 
-        found = sample_windows(history, lookback, 1, np.random.default_rng(seed))
+        found = sample_windows(history, lookback, 1, np.random.default_rng(seed), windows)
         if found is None:
             return None
         inputs, before, scale = _scaled(found[0], season)

@@ -19,13 +19,14 @@ from toa.data.classification import Cases, pad_cases
 from toa.data.panel import Panel, Values
 from toa.data.splits import check_standardised
 from toa.estimators import sizes
-from toa.estimators.base import Estimator, TimeLimit
+from toa.estimators.base import Estimator
+from toa.estimators.effort import Ceiling
 from toa.estimators.importance import Importance, in_float64, integrated_gradients
 from toa.estimators.stack import Codes, Probabilities, accuracy, choose_factor, log_loss, softmax, stratified_folds
-from toa.tasks.base import TASKS, TaskData, check_sample
-from toa.tasks.classify import classify, validation_logits
-from toa.tasks.distributed import resolve_device
-from toa.tasks.training import TrainingStopped
+from toa.training.base import TASKS, TaskData, check_sample
+from toa.training.classify import classify, validation_logits
+from toa.training.distributed import resolve_device
+from toa.training.loop import TrainingStopped
 
 # fewer cases to validate on are too few to choose an epoch
 _LEAST_HELD = 4
@@ -45,20 +46,23 @@ class CaseNetwork(Estimator):
     patience: int = 20
 
     def _fit_network(
-        self, panel: Panel, codes: Codes, seconds: float, accept: Callable[[Probabilities], Any] = lambda _: None
+        self, panel: Panel, codes: Codes, ceiling: Ceiling, accept: Callable[[Probabilities], Any] = lambda _: None
     ) -> None:
-        """Train candidates until `seconds` have passed, at least one, and keep the one with the lowest log loss.
+        """Train candidates, as many as the effort has, and keep the one with the lowest log loss.
 
         `accept` is called whenever a better network is kept, with calibrated probabilities of each case by the model
         that was not trained on it. With too few cases to validate on, it is not called: one model is trained on all
         cases, and its last epoch is kept. A signal raises TrainingStopped; the best network so far is kept.
         """
-        folds, limit, longest, best = self._folds(codes), TimeLimit(seconds), 0.0, np.inf
-        for candidate in self._candidates() if folds is not None else self._candidates()[:1]:
-            begin = limit.left
-            if longest and longest > begin:
+        folds = self._folds(codes)
+        longest = 0.0
+        best = np.inf
+        candidates = self._candidates()[: 1 if folds is None else self._effort.candidates]
+        for number, candidate in enumerate(candidates, 1):
+            begin = ceiling.passed
+            if number > 1 and not ceiling.allows(f"network {number}", longest):
                 return
-            held_out, stopped = candidate._train_candidate(panel, codes, folds, begin)
+            held_out, stopped = candidate._train_candidate(panel, codes, folds)
             loss = -np.inf if held_out is None else log_loss(held_out, codes)
             if loss < best:
                 best = loss
@@ -67,7 +71,7 @@ class CaseNetwork(Estimator):
                     accept(held_out)
             if stopped is not None:
                 raise stopped
-            longest = max(longest, begin - limit.left)
+            longest = max(longest, ceiling.passed - begin)
 
     def _candidates(self) -> list[Self]:
         """Copies with one network each, so that the network stays if another is not better."""
@@ -95,7 +99,7 @@ class CaseNetwork(Estimator):
         return stratified_folds(codes, number, self.seed)
 
     def _train_candidate(
-        self, panel: Panel, codes: Codes, folds: Int64[np.ndarray, " n"] | None, seconds: float
+        self, panel: Panel, codes: Codes, folds: Int64[np.ndarray, " n"] | None
     ) -> tuple[Probabilities | None, TrainingStopped | None]:
         """Train the chosen network; returns probabilities of held-out cases, and what stopped it."""
         cases = self._to_cases(panel, codes)
@@ -111,13 +115,12 @@ class CaseNetwork(Estimator):
             batch_size=self.batch_size,
             epochs=self.epochs,
         )
-        config = self._config(batch_size=schedule["batch_size"])
-        per_step = self._task.seconds_per_step(config, data, self.device)
-        limited = sizes.limit_schedule(schedule, per_step, seconds, whole=True)
-        assert limited is not None
+        if self.epochs is None:
+            most = self._effort.network_steps // schedule["steps"]
+            schedule |= {"epochs": max(1, min(schedule["epochs"], most))}
         stopped = None
         try:
-            self._fit_model(data, limited)
+            self._fit_model(data, schedule)
         except TrainingStopped as error:
             if error.model is None:
                 raise

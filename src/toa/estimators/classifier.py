@@ -19,8 +19,9 @@ from toa.data.columns import warn_of_misread
 from toa.data.frames import check_frequency, check_results, read_cases, to_native
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
-from toa.estimators.base import NETWORK, TimeLimit, named
+from toa.estimators.base import NETWORK, named
 from toa.estimators.case_network import CaseNetwork
+from toa.estimators.effort import Ceiling
 from toa.estimators.kernels import FEATURES, Features, KernelFeatures, Series, align_cases, compile_kernels
 from toa.estimators.pages import cases_page
 from toa.estimators.stack import (
@@ -39,8 +40,6 @@ from toa.estimators.stack import (
 )
 
 KERNELS = "kernels"
-# share of the time limit that all kernels may take; fewer are used if they would take longer
-_KERNEL_TIME = 0.5
 # folds of the cases that measure the accuracy
 _FOLDS = 5
 # factor of the lengths of fit beyond which a case is much shorter or longer
@@ -75,10 +74,11 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
 
     Args:
         model: "auto" weights the members; "toa" is the network alone.
-        time_limit: Seconds that the fit may take, approximately, without the minute in which the kernels are compiled
-            when they are first used. If the kernels would take more than half of it, there are fewer. The network gets
-            what they leave; it is left out if no time is left, or if the other members make no error. So results may
-            depend on the speed of the machine; a large limit makes that rare.
+        effort: Counted work of the fit: "quick", or "thorough", which uses all kernels for larger data, and compares
+            networks of three kinds and trains them longer. No clock has a part in it.
+        time_limit: Largest number of seconds of the fit; None for none. Networks that would end later are left out,
+            with a warning that names them. The minute in which the kernels are compiled when they are first used does
+            not count.
         backbone: A name of `toa.models.BACKBONES`; None is "transformer".
         attention: A name of `toa.nn.ATTENTIONS`, or the fields of `toa.nn.AttentionSpec`.
         settings: Settings of the backbone; unset ones are chosen for a small model. Validation chooses the length of
@@ -110,8 +110,9 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         validation_: Cross-validated accuracy; None without any held-out case. With a network it is a little too high
             for few cases, because its epochs are chosen on all of them.
         cases_: Number of training cases.
-        no_network_: Why "auto" has no network: "too few cases", "no errors to mend" or "no time"; None if it has one.
-            It is not saved.
+        no_network_: Why "auto" has no network: "too few cases", "no errors to mend", "no time" or "effort"; None if it
+            has one. It is not saved.
+        truncated_: Members that `time_limit` left out.
     """
 
     _kind = "classifier"
@@ -156,6 +157,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
             check_at_least("length", self.length, self.length_)
             self.length_ = self.length
         self._check_candidates()
+        self.truncated_: tuple[str, ...] = ()
         self.scaler_ = StandardScaler.fit(np.concatenate(panel.values), allow_constant=True, name="X")
         self.heads_: dict[str, RidgeHead] = {}
         self.kernels_: KernelFeatures | None = None
@@ -164,10 +166,16 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         self.factor_, self.validation_, self.folds_ = 1.0, None, 0
         self.no_network_: str | None = None
         self.cases_ = len(codes)
+        # the kernels are compiled once per machine; that is not part of the time limit
+        if self.model != NETWORK:
+            compile_kernels()
+        ceiling = Ceiling(self.time_limit)
         if self.model == NETWORK:
-            self._fit_network(panel, codes, self.time_limit)
+            self._fit_network(panel, codes, ceiling)
         else:
-            self._fit_stack(panel, codes)
+            self._fit_stack(panel, codes, ceiling)
+        self.truncated_ = tuple(ceiling.left_out)
+        ceiling.warn()
         return self
 
     def predict(self, X: Any) -> Any:
@@ -225,17 +233,15 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
             warnings.warn(f"{found}, {example}; their predictions are less certain.", stacklevel=4)
         return panel
 
-    def _fit_stack(self, panel: Panel, codes: Codes) -> None:
+    def _fit_stack(self, panel: Panel, codes: Codes, ceiling: Ceiling) -> None:
         """Fit the members, each validated on cases that it was not fitted to, and weight them."""
-        # not part of the time limit
-        compile_kernels()
-        limit, classes = TimeLimit(self.time_limit), len(self.classes_)
+        classes = len(self.classes_)
         held_out: dict[str, HeldOut] = {}
         folds = stratified_folds(codes, min(_FOLDS, len(codes)), self.seed)
         ways = (False, True) if len(set(panel.lengths)) > 1 else (True,)
         for pad in ways:
-            series, seconds = self._aligned(panel, pad=pad), _KERNEL_TIME * self.time_limit / len(ways)
-            kernels, features = KernelFeatures.fit(series, seed=self.seed, seconds=seconds)
+            series = self._aligned(panel, pad=pad)
+            kernels, features = KernelFeatures.fit(series, seed=self.seed, most_values=self._effort.kernel_values)
             head, own = RidgeHead.fit(features, codes, folds, classes=classes)
             if KERNELS not in held_out or log_loss(own[-1], codes) < log_loss(held_out[KERNELS][-1], codes):
                 self.padded_, self.kernels_, self.heads_[KERNELS], held_out[KERNELS] = pad, kernels, head, own
@@ -254,15 +260,16 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
             return self.stack_
 
         found = choose(None).combine({name: part[-1] for name, part in held_out.items()}, len(codes))
-        left = limit.left
         if self._folds(codes) is None:
             self.no_network_ = "too few cases"
         elif accuracy(found, codes) == 1.0:
             self.no_network_ = "no errors to mend"
-        elif left <= 0:
+        elif not self._effort.has_networks:
+            self.no_network_ = "effort"
+        elif not ceiling.allows(NETWORK):
             self.no_network_ = "no time"
         else:
-            self._fit_network(panel, codes, left, choose)
+            self._fit_network(panel, codes, ceiling, choose)
 
     def _aligned(self, panel: Panel, *, pad: bool) -> Series:
         return align_cases(self._scaled(panel), self.length_, pad=pad)

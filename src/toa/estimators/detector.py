@@ -20,8 +20,9 @@ from toa.data.panel import Id, MissingValuesError, Panel
 from toa.data.splits import StandardScaler
 from toa.estimators import alarms
 from toa.estimators.alarms import Event, Stream
-from toa.estimators.base import NETWORK, TimeLimit, named
+from toa.estimators.base import NETWORK, named
 from toa.estimators.combination import LARGEST, MEAN, OLDER_LARGEST, Combination, inject_anomalies, rows_for
+from toa.estimators.effort import Ceiling
 from toa.estimators.pages import events_page
 from toa.estimators.reconstruction import ReconstructionNetwork
 from toa.estimators.scorers import SCORERS, Rows, Scorer, window_mean
@@ -30,8 +31,6 @@ from toa.estimators.sizes import choose_window
 # columns of the results of `alarms`
 RESULTS = ("score", "anomaly", "event", "start", "end", "peak", "rows", "severity", "channel", "why")
 MODELS = ("auto", NETWORK, *SCORERS, f"mahalanobis{MEAN}")
-# share of the time limit for the training of the network; the rest is for scoring
-_NETWORK_TIME = 0.7
 # a channel whose standardised values are all smaller is constant
 _ROUNDING = 1e-9
 
@@ -60,7 +59,10 @@ class AnomalyDetector(ReconstructionNetwork):
         model: "auto" for the combination; "toa" for the network alone, whose score is the squared error, scaled by the
             rows of `fit` and averaged over channels and over the windows that contain a row; or the name of one
             baseline of `toa.estimators.scorers.SCORERS`, such as "pca", or "mahalanobis mean".
-        time_limit: Seconds that `fit` may take, approximately. "auto" leaves the network out if that is too little.
+        effort: Counted work of `fit`: "quick", or "thorough", which trains the network longer. No clock has a part in
+            it.
+        time_limit: Largest number of seconds of `fit`; None for none. "auto" leaves the network out, with a warning, if
+            it would end later.
         threshold: Rule of the threshold, applied to the scores of held-out rows, by methods that were not fitted to
             them, and to those of all rows of `fit`; the higher threshold counts. "quantile": a share `contamination`
             is above it. "extreme value": that share is expected, by a generalised Pareto distribution of the highest
@@ -90,6 +92,7 @@ class AnomalyDetector(ReconstructionNetwork):
         columns_: Names of the channels.
         validation_: Mean squared error of the held-out rows, in units of their variance; None without a network.
         scorers_: The fitted baselines by name.
+        truncated_: Methods that `time_limit` left out.
         choice_: The combination, with its weights and the average precision on injected anomalies; None for one method.
     """
 
@@ -304,7 +307,8 @@ class AnomalyDetector(ReconstructionNetwork):
         self.day_first_ = self.day_first
         panel = self._read(data)
         self.day_first_ = panel.day_first
-        limit = TimeLimit(_NETWORK_TIME * self.time_limit)
+        ceiling = Ceiling(self.time_limit)
+        self.truncated_: tuple[str, ...] = ()
         check_results(panel, ("score", "anomaly"))
         days = alarms.days_of(panel)
         if self.threshold == "budget" and days is None:
@@ -322,7 +326,7 @@ class AnomalyDetector(ReconstructionNetwork):
         series = self._scaled(panel)
         moves = torch.stack([one.abs().amax(0) for one in series]).amax(0) > _ROUNDING
         self.constant_ = tuple(np.flatnonzero(~moves.cpu().numpy()).tolist())
-        held = self._fit_methods(series, limit)
+        held = self._fit_methods(series, ceiling)
 
         def choose(scores: Sequence[np.ndarray]) -> float:
             return alarms.choose_threshold(
@@ -337,6 +341,8 @@ class AnomalyDetector(ReconstructionNetwork):
         pairs = zip(self._normal_scores(series, self.choice_), held, strict=True)
         self.threshold_, self.stream_threshold_ = alarms.higher_thresholds(list(pairs), choose)
         self.reset_stream()
+        self.truncated_ = tuple(ceiling.left_out)
+        ceiling.warn(stacklevel=4)
         return panel
 
     def _normal_scores(self, series: Sequence[Tensor], choice: Combination | None) -> _Scores:
@@ -344,7 +350,7 @@ class AnomalyDetector(ReconstructionNetwork):
         pieces = alarms.spread_pieces(series, self._context)
         return scores, [self._score(part, choice, ends=True)[self.window_ // 2 :] for part in pieces]
 
-    def _fit_methods(self, series: Sequence[Tensor], limit: TimeLimit) -> _Scores:
+    def _fit_methods(self, series: Sequence[Tensor], ceiling: Ceiling) -> _Scores:
         """Fit the network and the baselines; for "auto", make their scores comparable. Returns held-out scores."""
         self.choice_: Combination | None = None
         self._leave_out_network()
@@ -352,8 +358,7 @@ class AnomalyDetector(ReconstructionNetwork):
         names = list(SCORERS) if self.model == "auto" else [self.model.removesuffix(MEAN)]
         if self.model == NETWORK:
             names = []
-            self._fit_network(train, held, limit.left, needed=True)
-        begin = limit.left
+            self._fit_network(train, held, ceiling, needed=True)
         self.scorers_ = self._fit_scorers(train, names)
         choices: Sequence[Combination | None] = [None]
         if self.model == "auto":
@@ -364,8 +369,7 @@ class AnomalyDetector(ReconstructionNetwork):
             normal, anomalous = (
                 {name: [self._member(name, one).sum(1) for one in part] for name in names} for part in (held, injected)
             )
-            # at the end the baselines are fitted again, to all rows, and score them
-            if self._fit_network(train, held, limit.left - 2 * (begin - limit.left), needed=False):
+            if self._fit_network(train, held, ceiling, needed=False):
                 normal[NETWORK] = [self._network_rows(one).sum(1) for one in held]
                 anomalous[NETWORK] = [self._network_rows(one).sum(1) for one in injected]
             self.choice_ = Combination.fit(normal, anomalous, [labels for _, labels in changed], self.window_)

@@ -19,18 +19,17 @@ from functools import partial
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from toa.estimators.base import TimeLimit, greedy_weights, weighted_mean
+from toa.estimators.base import greedy_weights, weighted_mean
 from toa.estimators.baselines import BASELINES, SEASONS_TO_TELL, LinearModel, align_histories, has_season, repeat_season
 from toa.estimators.boosting import MOST_LAGS, BoostedTrees
-from toa.tasks.metrics import seasonal_error
+from toa.estimators.effort import EFFORTS, Ceiling, Effort
+from toa.training.metrics import seasonal_error
 
 Series = Sequence[Float64[np.ndarray, " _"]]
 Fitted = LinearModel | BoostedTrees
 
 # windows to validate on that are enough to choose weights, and origins per series if there are many series
 _ENOUGH_WINDOWS, _FEWEST_ORIGINS = 400, 2
-# windows times columns to validate on, and windows that a wide table has nevertheless, for its intervals
-_MOST_WINDOWS, _LEAST_WINDOWS = 4_000, 40
 # series to validate on, drawn at random from more
 _MOST_SERIES = 4_000
 # rows that methods of a single series read, at least and at most, and values that one method reads in all
@@ -70,11 +69,20 @@ class RollingOrigins:
 
     @classmethod
     def choose(
-        cls, lengths: Sequence[int], *, horizon: int, share: float, columns: int = 1, seed: int = 2024
+        cls,
+        lengths: Sequence[int],
+        *,
+        horizon: int,
+        share: float,
+        columns: int = 1,
+        seed: int = 2024,
+        histories: int = EFFORTS["thorough"].histories,
+        least: int = EFFORTS["thorough"].origins,
     ) -> "RollingOrigins":
         """Origins in the last `share` of each series, at least two horizons but at most half of its rows.
 
-        A series that has more rows than the horizon has at least one origin; few series with few columns have many.
+        A series that has more rows than the horizon has at least one origin; few series with few columns have many:
+        up to `histories` windows times columns, but `least` windows in any case.
         """
         rows = np.asarray(lengths, dtype=np.int64)
         wanted = np.maximum(_FEWEST_ORIGINS * horizon, (rows * share).astype(np.int64))
@@ -82,7 +90,7 @@ class RollingOrigins:
         chosen = np.flatnonzero(held)
         if len(chosen) > _MOST_SERIES:
             chosen = np.sort(np.random.default_rng(seed).choice(chosen, _MOST_SERIES, replace=False))
-        windows = min(_ENOUGH_WINDOWS, max(_LEAST_WINDOWS, _MOST_WINDOWS // columns))
+        windows = min(_ENOUGH_WINDOWS, max(least, histories // columns))
         count = max(_FEWEST_ORIGINS, -(-windows // max(1, len(chosen))))
         backs = [np.unique(np.linspace(horizon, held[one], count).astype(np.int64)) for one in chosen]
         series = np.repeat(chosen, [len(own) for own in backs])
@@ -156,6 +164,7 @@ class Ensemble:
         forecasts: Mapping[str, Float64[np.ndarray, "w p"]],
         *,
         season: int,
+        effort: Effort = EFFORTS["thorough"],
         seed: int = 2024,
     ) -> tuple["Ensemble", Float64[np.ndarray, "w p"] | None]:
         """Choose weights at the origins, then fit the linear models and trees with a weight to all rows.
@@ -168,8 +177,9 @@ class Ensemble:
             return cls(season=season, horizon=horizon, weights={"seasonal naive": 1.0}, errors={}), None
         scale = series_scale(series, season)
         weights, errors = origins.weigh(series, forecasts, scale)
-        rows, sizes = _aligned(series), {"season": season, "horizon": horizon}
-        fitted = {n: model for n in weights if (model := fit_model(n, rows, **sizes, seed=seed)) is not None}
+        rows = _aligned(series)
+        fit = partial(fit_model, history=rows, season=season, horizon=horizon, seed=seed, effort=effort)
+        fitted = {name: model for name in weights if (model := fit(name)) is not None}
         measure = "MASE" if (np.where(origins.held, scale, 0.0)[origins.series] > 0).any() else "MAE"
         mixed = weighted_mean(weights, forecasts)
         # as in the forecasts to come; these windows have no part in the weights
@@ -282,11 +292,16 @@ def _local_rows(season: int) -> int:
 
 
 def validate_methods(
-    series: Series, origins: RollingOrigins, season: int, seed: int, limit: TimeLimit | None = None
+    series: Series,
+    origins: RollingOrigins,
+    season: int,
+    seed: int,
+    effort: Effort = EFFORTS["thorough"],
+    ceiling: Ceiling | None = None,
 ) -> dict[str, np.ndarray]:
     """Forecasts (W, P) of the methods at the origins; linear models are fitted to the rows before all origins.
 
-    After the time limit, no further method begins; there is at least one.
+    The ceiling allows the first method in any case, and the trees in the first quarter of the time.
     """
     if not len(origins):
         return {}
@@ -294,13 +309,15 @@ def validate_methods(
     past = _aligned([values[: len(values) - held] for values, held in zip(series, origins.held, strict=True) if held])
     names = [*BASELINES]
     names += [f"linear {rows}{end}" for rows in linear_lookbacks(season, horizon) for end in ("", _BY_LEVEL)]
-    names += [TREES] if horizon <= _TREE_STEPS else []
+    names += [TREES] if horizon <= _TREE_STEPS and effort.tree_windows else []
+    ceiling = Ceiling(None) if ceiling is None else ceiling
     found: dict[str, np.ndarray] = {}
     for name in names:
-        # trees take long: they begin in the first half of the time
-        if found and limit is not None and limit.left <= (limit.passed if name == TREES else 0.0):
-            return found
-        model = fit_model(name, past, season=season, horizon=horizon, seed=seed)
+        # what is fitted here is fitted again to all rows; trees take as long as all other methods
+        expected = (3.0 if name == TREES else 1.0) * ceiling.passed
+        if found and not ceiling.allows(name, expected):
+            continue
+        model = fit_model(name, past, season=season, horizon=horizon, seed=seed, effort=effort)
         if name in BASELINES or model is not None:
             found[name] = _forecast(name, model, histories, season, horizon)
     return found
@@ -322,19 +339,29 @@ def _forecast(name: str, model: Fitted | None, histories: Series, season: int, h
     return np.concatenate([method(align_histories(part, rows)) for part in parts])
 
 
-def fit_model(name: str, history: np.ndarray, *, season: int, horizon: int, seed: int) -> Fitted | None:
+def fit_model(name: str, history: np.ndarray, *, season: int, horizon: int, seed: int, effort: Effort) -> Fitted | None:
     """Fit the trees, or a linear model such as "linear 336 by level"; None for other methods, and for short series."""
     if name == TREES:
-        return fit_trees(history, season, horizon, seed=seed)
+        return fit_trees(history, season, horizon, seed=seed, windows=effort.tree_windows)
     if not name.startswith("linear"):
         return None
-    how = {"lookback": int(name.split()[1]), "season": season, "horizon": horizon, "seed": seed}
-    return LinearModel.fit(history, by_season=not name.endswith(_BY_LEVEL), **how)
+    return LinearModel.fit(
+        history,
+        lookback=int(name.split()[1]),
+        season=season,
+        horizon=horizon,
+        by_season=not name.endswith(_BY_LEVEL),
+        seed=seed,
+        windows=effort.linear_windows,
+    )
 
 
-def fit_trees(history: np.ndarray, season: int, horizon: int, *, seed: int = 2024) -> BoostedTrees | None:
+def fit_trees(
+    history: np.ndarray, season: int, horizon: int, *, seed: int = 2024, windows: int | None = None
+) -> BoostedTrees | None:
     """Trees on the longest look-back of the linear models; None if no series is long enough."""
-    return BoostedTrees.fit(history, season=season, lookback=linear_lookbacks(season, horizon)[-1], seed=seed)
+    lookback = linear_lookbacks(season, horizon)[-1]
+    return BoostedTrees.fit(history, season=season, lookback=lookback, seed=seed, windows=windows)
 
 
 def _aligned(series: Series) -> np.ndarray:

@@ -4,6 +4,7 @@ Alphabet: B batch, L look-back, P horizon, C columns, Q levels, S series, T rows
 """
 
 import copy
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,20 +23,22 @@ from toa.data.frames import check_results, forecast_names, write_forecast
 from toa.data.frequency import season_of
 from toa.data.panel import Panel
 from toa.estimators.backtest import Backtest, first_tested, forecast_with_refits, measure
-from toa.estimators.base import NETWORK, TimeLimit, named
+from toa.estimators.base import NETWORK, named
 from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories, choose_season
 from toa.estimators.covariates import Covariates
+from toa.estimators.effort import Ceiling
 from toa.estimators.ensemble import RollingOrigins, history_rows, series_scale, validate_methods
 from toa.estimators.importance import Importance, explain_forecast, sample_rows
 from toa.estimators.intervals import Choice, Prediction, check_forecast, find_counts, join_batches
 from toa.estimators.network import ForecastNetwork
 from toa.estimators.pages import forecast_page
 
-# windows that are combined together, and windows times columns: bounds the memory of their histories
-_WINDOWS, _HISTORIES = 2_000, 40_000
-# share of the time for the network that its validation may take; the rest is for training it again on all rows
-# and seconds that the validation of the baselines always has
-_VALIDATION_TIME, _LEAST_SECONDS = 0.5, 1.0
+# windows that are combined together: bounds the memory of their histories
+_WINDOWS = 2_000
+# the same in windows times columns
+_HISTORIES = 40_000
+# windows per column at rolling origins, in the fewest that an interval needs
+_INTERVAL_WINDOWS = 2
 
 
 @dataclass(eq=False, repr=False)
@@ -52,9 +55,9 @@ class Forecaster(ForecastNetwork):
     forecast is a weighted mean of the network and of baselines: seasonal naive, drift, Theta, optimised Theta, damped
     trend, linear models on lags and, up to 60 steps, boosted trees on lags. The weights, the same for all series, are
     chosen by the errors from rolling origins at the end of each series, in rows that the methods have not seen. There,
-    the last origin counts twice. Then all methods with a weight are fitted again to all rows; the network stays as it
-    was if no time is left for that. If time is left, networks of further seeds are trained too: their mean takes the
-    place of the network if its error at these origins is not larger. Intervals and quantiles come from the errors at
+    the last origin counts twice. Then all methods with a weight are fitted again to all rows. With effort="thorough"
+    networks of further seeds are trained too: their mean takes the place of the network if its error at these origins
+    is not larger. Intervals and quantiles come from the errors at
     these origins. A column that holds only 0, 1, 2, … has forecasts and bounds of at least 0. A column that repeats its
     season exactly, three times or more, is continued so, without the weights.
 
@@ -62,9 +65,11 @@ class Forecaster(ForecastNetwork):
         horizon: Steps P to forecast.
         model: "auto" weights the network and the baselines; "toa" is the network alone, without its last held-out rows.
         season: Steps of a season, such as 24 for hours; None takes it from the frequency, or finds it.
-        time_limit: Seconds that "auto" may take, approximately. The network gets what the baselines leave, and is left
-            out if that is too little. Time that is left trains networks of further seeds. So results depend on the
-            speed of the machine; a large limit makes that rare.
+        effort: Counted work of "auto": "quick" or "thorough", which validates at more origins, fits larger trees and
+            trains longer, also networks of other kinds and seeds. No clock has a part in it: the same data, settings,
+            seed and number of threads give the same forecasts.
+        time_limit: Largest number of seconds of "auto"; None for none. Methods that would end later are left out, with
+            a warning that names them. A method that runs is not stopped.
         lookback: Input steps L of the network; None chooses by season and data size, and pads shorter series with their
             first value.
         backbone: A name of `toa.models.BACKBONES`.
@@ -100,7 +105,7 @@ class Forecaster(ForecastNetwork):
         time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them as they are.
         seed: Seed of weights, batches, dropout and SOR.
         seeds: Networks with the seeds `seed`, `seed` + 1, … whose forecasts are averaged. "toa" trains all of them, or
-            one if None; "auto" trains up to that many, or three if None, as time and the error of the mean allow.
+            one if None; "auto" trains up to that many, by effort if None, as the error of the mean allows.
         device: "auto", "cpu", "cuda" or "cuda:N".
         progress: Whether to show a progress bar.
 
@@ -118,6 +123,7 @@ class Forecaster(ForecastNetwork):
         known_: Computes the features of the calendar and the covariates.
         season_: Steps of the season.
         choice_: The chosen weights and what intervals need; None for "toa".
+        truncated_: Methods that `time_limit` left out.
     """
 
     page = forecast_page
@@ -144,6 +150,7 @@ class Forecaster(ForecastNetwork):
         self.day_first_ = panel.day_first
         if panel.begins is not None:
             warn_of_late_columns(panel, alone=self.model == NETWORK)
+        self.truncated_: tuple[str, ...] = ()
         self.season_ = choose_season(self.season, season_of(panel.freq), panel.histories(self.columns_))
         self.effect_: np.ndarray | None = None
         if self.model == "auto":
@@ -314,7 +321,7 @@ class Forecaster(ForecastNetwork):
 
     def _fit_choice(self, panel: Panel) -> None:
         """Weight the network and the baselines."""
-        limit = TimeLimit(self.time_limit)
+        ceiling = Ceiling(self.time_limit)
         # the network sees the rows that have the most values
         complete = panel.complete(self.columns_)
         origins = RollingOrigins.choose(
@@ -323,23 +330,25 @@ class Forecaster(ForecastNetwork):
             share=self.validation_share,
             columns=len(self.columns_),
             seed=self.seed,
+            histories=self._effort.histories,
+            least=self._least_origins,
         )
         rows = np.array(list(map(len, complete.histories(self.columns_)))).reshape(len(panel), -1)
         each, series = origins.per_column(rows), panel.histories(self.columns_)
-        half = TimeLimit(max(_LEAST_SECONDS, self.time_limit / 2))
-        forecasts = validate_methods(series, each, self.season_, self.seed, half)
-        # the last fit of the baselines takes as long as their validation
-        last_fit = limit.passed
+        forecasts = validate_methods(series, each, self.season_, self.seed, self._effort, ceiling)
         self.width_ = self.counts_ = None
-        network = self._validate_network(complete, origins, _VALIDATION_TIME * (limit.left - last_fit))
+        network = self._validate_network(complete, origins, ceiling)
         if len(origins) and (self.covariates or self.holidays):
             forecasts |= self._validate_regressions(complete, origins)
         networks, scale = [self], series_scale(series, self.season_)
         if network is not None:
             forecasts[NETWORK] = network
             if NETWORK in each.weigh(series, forecasts, scale)[0]:
-                left, error = limit.left - last_fit, lambda rows: each.weigh(series, {NETWORK: rows}, scale)[1][NETWORK]
-                networks, forecasts[NETWORK] = self._validate_seeds(complete, origins, network, error, left)
+
+                def error(rows: np.ndarray) -> float:
+                    return each.weigh(series, {NETWORK: rows}, scale)[1][NETWORK]
+
+                networks, forecasts[NETWORK] = self._validate_seeds(complete, origins, network, error, ceiling)
         self.choice_ = Choice.fit(
             panel,
             self.columns_,
@@ -348,12 +357,22 @@ class Forecaster(ForecastNetwork):
             forecasts=forecasts,
             interval=self.interval,
             levels=tuple(map(float, self.quantiles)),
+            effort=self._effort,
             seed=self.seed,
         )
         if NETWORK in self.choice_.ensemble.weights:
-            self._train_again(networks, complete, limit.left)
+            self._train_again(networks, complete)
         if forecasts.keys() & REGRESSIONS.keys():
             self.effect_ = self.known_.fit_effect(complete, self.columns_, self.choice_.scale, self.season_)
+        self.truncated_ = tuple(ceiling.left_out)
+        ceiling.warn(stacklevel=4)
+
+    @property
+    def _least_origins(self) -> int:
+        """Fewest windows per column at the rolling origins: twice those that an interval needs."""
+        if self.interval is None:
+            return self._effort.origins
+        return max(self._effort.origins, _INTERVAL_WINDOWS * math.ceil(self.interval / (1.0 - self.interval)))
 
     def _forecast_at(
         self,

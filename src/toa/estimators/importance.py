@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from toa.data.frequency import Frequency, describe_steps
 from toa.data.panel import Panel
 from toa.nn.layers import ReversibleInstanceNorm
-from toa.tasks.base import check_sample
+from toa.training.base import check_sample
 
 # places on the path: Gauss-Legendre points; and windows times columns that are computed at once
 _PLACES, _AT_ONCE = 64, 1_024

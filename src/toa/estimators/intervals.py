@@ -19,6 +19,7 @@ from toa.data.panel import Panel
 from toa.estimators.base import NETWORK, named, weighted_mean
 from toa.estimators.baselines import REGRESSIONS, LinearModel, align_histories, seasonal_naive
 from toa.estimators.boosting import BoostedTrees
+from toa.estimators.effort import Effort
 from toa.estimators.ensemble import TREES, Ensemble, Fitted, RollingOrigins, Series, series_scale
 
 # "forecast" (B, P, C), and if there are any its "quantiles" (B, P, Q, C) and the bounds "lower" and "upper" (B, P, C)
@@ -58,7 +59,7 @@ class UnitsModel(nn.Module):
     of the look-back.
 
     Args:
-        model: A `toa.tasks.forecast.HorizonModel`, or the mean of several.
+        model: A `toa.training.forecast.HorizonModel`, or the mean of several.
         mean: Mean of each series and channel (S, C).
         point: Index of the level that is the forecast itself.
         shown: Indices of the levels to return as quantiles.
@@ -175,6 +176,7 @@ class Choice:
         forecasts: Mapping[str, Float64[np.ndarray, "rows p"]],
         interval: float | None,
         levels: Sequence[float],
+        effort: Effort,
         seed: int,
     ) -> "Choice":
         """Choose weights at the origins of all columns, and calibrate the interval there.
@@ -182,7 +184,7 @@ class Choice:
         `forecasts` has those of all methods at the origins, column by column.
         """
         series = panel.histories(columns)
-        ensemble, found = Ensemble.fit(series, origins, forecasts, season=season, seed=seed)
+        ensemble, found = Ensemble.fit(series, origins, forecasts, season=season, effort=effort, seed=seed)
         scale = series_scale(series, season)
         # one that is too short has the usual scale of its level; one that never changes the smallest of the others
         level = np.array([np.abs(part).mean() for part in series])

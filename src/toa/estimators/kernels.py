@@ -9,7 +9,6 @@ Alphabet: n cases, C channels, L steps, P features.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,8 +34,8 @@ _FULL, _REDUCED, _FEW_CASES = (6_250, 64), (500, 16), 3_000
 # fewest steps of a part with statistics of its own, parts with local means, bands, channels with covariances, and what
 # is added before a logarithm
 _LEAST_PART, _PARTS, _BANDS, _COVARIANCES, _SMALL = 4, 64, 16, 32, 1e-3
-# cases that are transformed together, and cases whose time is measured
-_BLOCK, _TIMED = 256, 8
+# cases that are transformed together
+_BLOCK = 256
 # numbers that describe the kernels in a file, and the largest difference that rounding causes
 _DIGEST, _ROUNDING = 64, 1e-2
 # numba's threads and the generators that aeon seeds belong to the process
@@ -124,18 +123,12 @@ class KernelFeatures:
     hydra: Any
 
     @classmethod
-    def fit(cls, series: Series, *, seed: int, seconds: float = np.inf) -> tuple["KernelFeatures", Features]:
-        """Draw kernels, and return their features of these series too; fewer kernels if all would take longer."""
-        sizes = _FULL if len(series) <= _FEW_CASES else _REDUCED
+    def fit(cls, series: Series, *, seed: int, most_values: int | None = None) -> tuple["KernelFeatures", Features]:
+        """Draw kernels, and return their features of these series too; fewer kernels for more than `most_values`."""
+        few = len(series) <= _FEW_CASES and (most_values is None or series.size <= most_values)
         compile_kernels()
-        # the measured time has no waiting for other threads
         with _own_state():
-            drawn = _draw(series, sizes, seed)
-            begin = time.perf_counter()
-            drawn.transform(series[:_TIMED])
-            expected = (time.perf_counter() - begin) / min(_TIMED, len(series)) * len(series)
-            if expected > seconds and sizes != _REDUCED:
-                drawn = _draw(series, _REDUCED, seed)
+            drawn = _draw(series, _FULL if few else _REDUCED, seed)
             return drawn, drawn.transform(series)
 
     def transform(self, series: Series) -> Features:

@@ -19,22 +19,21 @@ from toa.data.panel import Panel
 from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import Windows, place_series
 from toa.estimators import sizes
-from toa.estimators.base import NETWORK, Estimator, TimeLimit, attention_spec
+from toa.estimators.base import NETWORK, Estimator, attention_spec
 from toa.estimators.covariates import Covariates
+from toa.estimators.effort import Ceiling
 from toa.estimators.ensemble import RollingOrigins, series_scale
 from toa.estimators.intervals import MeanModel, Prediction, UnitsModel, conformal_width, join_batches, spread, to_rows
 from toa.models import BACKBONES, backbone_names
-from toa.tasks.base import TaskData
-from toa.tasks.distributed import resolve_device
-from toa.tasks.forecast import HorizonForecasting, evaluation_batches
-from toa.tasks.metrics import FORECAST_METRICS
+from toa.training.base import TaskData
+from toa.training.distributed import resolve_device
+from toa.training.forecast import HorizonForecasting, evaluation_batches
+from toa.training.metrics import FORECAST_METRICS
 
 # largest number of held-out windows times columns; if there are more, every second, third, … window is used
 _HELD = 60_000
 # windows per batch without gradients
 _BATCH = 512
-# most networks that "auto" averages
-_SEEDS = 3
 
 
 @dataclass(eq=False, repr=False)
@@ -69,15 +68,15 @@ class ForecastNetwork(Estimator):
     seeds: int | None = None
 
     def _fit_network(
-        self, panel: Panel, seconds: float | None = None, *, plain: bool = False, given: Sequence[int] = ()
+        self, panel: Panel, ceiling: Ceiling | None = None, *, plain: bool = False, given: Sequence[int] = ()
     ) -> Windows | None:
-        """Choose and train the network; returns the held-out windows, or None if there was no time to train.
+        """Choose and train the network; returns the held-out windows, or None if it would be too much work.
 
         For an interval of the network alone, training stops by the first half of the held-out rows, and the windows of
         the second half are returned.
 
         Args:
-            seconds: Largest time, approximately; None for no limit.
+            ceiling: Limit on the time; None trains the network alone, without a limit on the counted work.
             plain: Whether to forecast the values themselves, not their difference from the last season.
             given: Lengths of the series with the rows of the rolling origins, for the error; those of `panel` if empty.
         """
@@ -103,16 +102,33 @@ class ForecastNetwork(Estimator):
         self.schedule_: dict[str, Any] = sizes.choose_schedule(len(train), len(self.columns_), **wanted)
         self.schedule_["operator_rate"] = rate if self.operator_rate is None else self.operator_rate
         data = self._data(train, stop)
-        if seconds is not None:
-            config = self._config(batch_size=self.schedule_["batch_size"])
-            self._step_seconds: float = self._task.seconds_per_step(config, data, self.device)
-            limited = sizes.limit_schedule(self.schedule_, self._step_seconds, seconds)
+        if ceiling is not None:
+            limited = self._limit_schedule()
             if limited is None:
                 return None
             self.schedule_ = limited
+            # it is trained again on all rows
+            if not ceiling.allows(NETWORK, 2.0 * self._training_seconds(data, ceiling)):
+                return None
         seeds = range(self.seed, self.seed + ((self.seeds or 1) if alone else 1))
         self._average([self._trained(data, seed, self.schedule_) for seed in seeds])
         return held
+
+    def _limit_schedule(self) -> dict[str, Any] | None:
+        """The schedule with the steps that the effort allows; None if these are too few."""
+        if self.epochs is not None:
+            return self.schedule_
+        per_step = self.schedule_["batch_size"] * len(self.columns_)
+        return sizes.limit_schedule(
+            self.schedule_, min(self._effort.network_steps, self._effort.network_windows // per_step)
+        )
+
+    def _training_seconds(self, data: TaskData, ceiling: Ceiling) -> float:
+        """Expected time of the schedule; 0 where no time is limited."""
+        if ceiling.seconds is None:
+            return 0.0
+        config = self._config(batch_size=self.schedule_["batch_size"])
+        return sizes.training_seconds(self.schedule_, self._task.seconds_per_step(config, data, self.device))
 
     def _trained(self, data: TaskData, seed: int, schedule: Mapping[str, Any]) -> Self:
         """A copy with the network of this seed."""
@@ -130,22 +146,9 @@ class ForecastNetwork(Estimator):
             self.model_ = MeanModel([one.model_ for one in networks])
             self.validation_ = float(np.mean([one.validation_ for one in networks]))
 
-    def _train_again(self, networks: Sequence[Self], panel: Panel, seconds: float) -> None:
-        """Train the networks again, on all rows, for the epochs that were best; `model_` becomes their mean.
-
-        Without time for that, about `seconds`, it is the mean of the networks as they are.
-        """
-        schedules = []
-        for one in networks:
-            best = one.schedule_ | {"epochs": min(one.schedule_["epochs"], one._best_epoch + 1)}
-            limited = sizes.limit_schedule(best, one._step_seconds, seconds / len(networks))
-            if limited is None:
-                self._average(networks)
-                # a column that did not change, or had not begun, in the trained rows
-                found, changes = self._fit_scaler(panel), self.scaler_["deviation"] != 1.0
-                self.scaler_: dict[str, Tensor] = {n: part.where(changes, found[n]) for n, part in self.scaler_.items()}
-                return
-            schedules.append(limited)
+    def _train_again(self, networks: Sequence[Self], panel: Panel) -> None:
+        """Train the networks again, on all rows, for the epochs that were best; `model_` becomes their mean."""
+        schedules = [one.schedule_ | {"epochs": min(one.schedule_["epochs"], one._best_epoch + 1)} for one in networks]
         # a copy, so that a fit that is stopped leaves the network as it was
         again = copy.copy(self)
         again.validation_ = float(np.mean([one.validation_ for one in networks]))
@@ -159,19 +162,17 @@ class ForecastNetwork(Estimator):
         least = self.horizon * (4 if self.model == NETWORK and self.interval is not None else 1)
         return [max(1, rows - max(least, int(rows * self.validation_share))) for rows in panel.lengths]
 
-    def _validate_network(self, panel: Panel, origins: RollingOrigins, seconds: float) -> np.ndarray | None:
-        """Train the network on the rows before the first origins; its forecasts (W * C, P), or None without time.
+    def _validate_network(self, panel: Panel, origins: RollingOrigins, ceiling: Ceiling) -> np.ndarray | None:
+        """Train the network on the rows before the first origins; its forecasts (W * C, P), or None without one.
 
-        The network is trained also on the values themselves, if there is time for all steps; the better one is kept.
+        With more effort the network is trained also on the values themselves; the better one is kept.
         """
-        earlier, limit = panel.before(origins.held.tolist()), TimeLimit(seconds)
-        usable = len(origins) and max(self._borders(earlier)) >= self.horizon + 2 and seconds > 0
-        if usable and self._fit_network(earlier, seconds, given=panel.lengths) is not None:
-            left = limit.left
-            enough = sizes.limit_schedule(self.schedule_, self._step_seconds, left) == self.schedule_
-            if self.architecture_["season"] and enough:
+        earlier = panel.before(origins.held.tolist())
+        usable = self._effort.has_networks and len(origins) and max(self._borders(earlier)) >= self.horizon + 2
+        if usable and self._fit_network(earlier, ceiling, given=panel.lengths) is not None:
+            if self.architecture_["season"] and self._effort.networks > 1:
                 other = copy.copy(self)
-                held = other._fit_network(earlier, left, plain=True)
+                held = other._fit_network(earlier, ceiling, plain=True)
                 if held is not None and (other.validation_ or 0.0) < (self.validation_ or 0.0):
                     self.__dict__.update(other.__dict__)
             return self._network_at_origins(panel, origins)
@@ -193,19 +194,20 @@ class ForecastNetwork(Estimator):
         origins: RollingOrigins,
         found: np.ndarray,
         error: Callable[[np.ndarray], float],
-        seconds: float,
+        ceiling: Ceiling,
     ) -> tuple[list[Self], np.ndarray]:
         """The network and those of further seeds, and their mean forecast (W * C, P) at the origins.
 
-        `found` is the forecast of the first. A network is trained if there is time for all its steps, and then for
-        those of all networks on all rows. One that raises the error of the mean is left out and ends the search.
+        `found` is the forecast of the first. One that raises the error of the mean is left out and ends the search.
         """
-        networks, limit, earlier = [self], TimeLimit(seconds), panel.before(origins.held.tolist())
-        while len(networks) < (self.seeds or _SEEDS):
-            share = limit.left / (len(networks) + 2)
-            if sizes.limit_schedule(self.schedule_, self._step_seconds, share) != self.schedule_:
-                break
+        networks = [self]
+        earlier = panel.before(origins.held.tolist())
+        while len(networks) < (self.seeds or self._effort.networks):
             windows = self._scale_and_split(earlier, self._borders(earlier))
+            seconds = self._training_seconds(self._data(*windows[:2]), ceiling)
+            # all networks are trained again on all rows
+            if not ceiling.allows(f"network {len(networks) + 1}", (len(networks) + 2) * seconds):
+                break
             other = self._trained(self._data(*windows[:2]), self.seed + len(networks), self.schedule_)
             del windows
             mean = found + (other._network_at_origins(panel, origins) - found) / (len(networks) + 1)

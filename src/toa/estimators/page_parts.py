@@ -49,8 +49,9 @@ def write_page(
     ends["Repeat"] = [{"kind": "code", "text": code}]
     shown = [{"title": name, "parts": list(parts)} for name, parts in {**sections, **ends}.items() if parts]
     # loaded on use: it imports matplotlib
-    written: Path = toa.report.write_results(title, {"title": title, "lead": list(lead), "sections": shown}, Path(path))
-    return written
+    from toa.report import write_results
+
+    return write_results(title, {"title": title, "lead": list(lead), "sections": shown}, Path(path))
 
 
 def to_numbers(values: np.ndarray) -> list[float | None]:
@@ -136,15 +137,18 @@ def network_parts(own: Any, data: Any) -> Iterator[Part]:
         names = ", ".join(sorted(own.weights_, key=lambda name: -own.weights_[name]))
         yield text(f"No network decides here, only: {names}.")
         return
+    # loaded on use, as above
+    from toa.report.operators import describe_tokens, model_pictures
+
     found = own.explain(data)
     # a classifier has one network per fold, a forecaster may have one per seed
     network, *others = getattr(own.model_, "models", [own.model_])
-    tokens = toa.report.operators.describe_tokens(network, found.freq, getattr(own, "_patch", 1))
+    tokens = describe_tokens(network, found.freq, getattr(own, "_patch", 1))
     about = f"What the network looked at: {found.describe()} {tokens}"
     yield from bars(about, found.blocks(_BLOCKS).items(), "{:.1%}")
     if len(found.columns) > 1:
         yield from bars("The same by column.", list(found.by_column().items())[:_BLOCKS], "{:.1%}")
-    pictures = toa.report.operators.model_pictures(network, own.architecture_["backbone"])
+    pictures = model_pictures(network, own.architecture_["backbone"])
     if pictures is not None:
         which = f" in the first of {len(others) + 1} networks" if others else ""
         yield text(

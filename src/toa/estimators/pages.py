@@ -21,8 +21,8 @@ from toa.estimators.ensemble import history_rows
 from toa.estimators.importance import blocks_of, name_lags
 from toa.estimators.page_parts import Part
 from toa.estimators.stack import class_codes, labels_by_row, unknown_labels
-from toa.tasks.detection import Runs, point_metrics, undefined
-from toa.tasks.metrics import class_scores, confusion_matrix
+from toa.training.detection import Runs, point_metrics, undefined
+from toa.training.metrics import class_scores, confusion_matrix
 
 # blocks of lags that are replaced
 _BLOCKS = 16

@@ -19,11 +19,12 @@ from toa.data.windows import SeriesWindows
 from toa.estimators import sizes
 from toa.estimators.base import NETWORK, Estimator
 from toa.estimators.combination import rows_for
+from toa.estimators.effort import Ceiling
 from toa.estimators.importance import Importance, in_float64, integrated_gradients, sample_rows
 from toa.ops.dropout import initial_weights
-from toa.tasks.anomaly import channel_errors, score_ends
-from toa.tasks.base import TASKS
-from toa.tasks.distributed import resolve_device, seeded
+from toa.training.anomaly import channel_errors, score_ends
+from toa.training.base import TASKS
+from toa.training.distributed import resolve_device, seeded
 
 
 @dataclass(eq=False, repr=False)
@@ -41,8 +42,8 @@ class ReconstructionNetwork(Estimator):
     contamination: float = 0.01
     freq: str | int | None = None
 
-    def _fit_network(self, train: Sequence[Tensor], held: Sequence[Tensor], seconds: float, *, needed: bool) -> bool:
-        """Train the network in about `seconds`; returns False if that is too little and it is not `needed`."""
+    def _fit_network(self, train: Sequence[Tensor], held: Sequence[Tensor], ceiling: Ceiling, *, needed: bool) -> bool:
+        """Train the network; returns False if that is too much work or takes too long, and it is not `needed`."""
         channels = len(self.columns_)
         train, held = ([self._input(one) for one in part] for part in (train, held))
         self._choose(*sizes.choose_reconstructor(self.backbone, self.window_, channels))
@@ -52,18 +53,32 @@ class ReconstructionNetwork(Estimator):
         schedule = sizes.detector_schedule(len(windows), channels, self.architecture_["backbone"], **given)
         # validation needs a window: a table whose series are all too short for two parts validates on its windows
         data = self._data(windows, SeriesWindows(held or train, self.window_, stride=self._stride))
-        config = self._config(batch_size=schedule["batch_size"])
-        per_step = self._task.seconds_per_step(config, data, self.device)
-        limited = sizes.limit_schedule(schedule, per_step, seconds)
-        if limited is None and not needed:
+        limited = self._limit_schedule(schedule, needed=needed)
+        if limited is None:
             self._leave_out_network()
             return False
-        limited = limited or schedule | {"epochs": 1, "steps": min(schedule["steps"], 10)}
+        if ceiling.seconds is not None and not needed:
+            config = self._config(batch_size=schedule["batch_size"])
+            seconds = sizes.training_seconds(limited, self._task.seconds_per_step(config, data, self.device))
+            # at the end the other methods are fitted again, and score all rows
+            if not ceiling.allows(NETWORK, seconds + 2.0 * ceiling.passed):
+                self._leave_out_network()
+                return False
         if limited["steps"] < schedule["steps"]:
             fewer = stride * -(-schedule["steps"] // limited["steps"])
             data = self._data(SeriesWindows(train, self.window_, stride=fewer), data.val)
         self.validation_ = self._fit_model(data, limited)
         return True
+
+    def _limit_schedule(self, schedule: dict[str, Any], *, needed: bool) -> dict[str, Any] | None:
+        """The schedule with the steps that the effort allows; None if these are too few and it is not `needed`."""
+        effort = self._effort
+        if not effort.has_networks and not needed:
+            return None
+        if self.epochs is not None:
+            return schedule
+        steps = min(effort.network_steps, effort.detector_windows // (schedule["batch_size"] * len(self.columns_)))
+        return sizes.limit_schedule(schedule, max(steps, sizes.LEAST_STEPS) if needed else steps)
 
     def _check_network(self) -> None:
         """Raise ValueError for a network that cannot be built, before anything is fitted."""

@@ -16,8 +16,12 @@ from toa.models import BACKBONES, backbone_names
 _LOOKBACK = (512, 1024)
 # forecaster: look-back in seasons, and the least
 _SEASONS_BACK, _LOOKBACK_WITHOUT_SEASON = 14, 104
-# forecaster: fewest training steps and epochs that a time limit may leave, and the share of time for training
-_LEAST_STEPS, _LEAST_EPOCHS, _TRAINING_SHARE = 30, 3, 0.75
+# fewest training steps that are worth a network
+LEAST_STEPS = 30
+# fewest epochs that a limit on the steps leaves, so that validation can choose one
+_LEAST_EPOCHS = 3
+# share of the time of training without validation
+_TRAINING_SHARE = 0.75
 # forecaster: approximate number of tokens per channel
 _FORECAST_PATCHES = 21
 _FORECAST_BATCH = (16, 128)
@@ -118,23 +122,22 @@ def _schedule(count: int, batch_size: int, epochs: int | None, steps: int, bound
     return {"batch_size": batch_size, "steps": batches, "epochs": chosen}
 
 
-def limit_schedule(
-    schedule: dict[str, Any], seconds_per_step: float, seconds: float, *, whole: bool = False
-) -> dict[str, Any] | None:
-    """The schedule with fewer steps, so that training and validation take about `seconds`; None if that is too few.
+def limit_schedule(schedule: dict[str, Any], most_steps: int) -> dict[str, Any] | None:
+    """The schedule with at most `most_steps` steps in all; None if these are too few to train with.
 
-    `whole` keeps the steps of an epoch, and at least one epoch.
+    There are fewer epochs, at least three, and then fewer steps per epoch.
     """
-    steps = int(_TRAINING_SHARE * seconds / seconds_per_step)
-    if steps >= schedule["epochs"] * schedule["steps"]:
+    if most_steps >= schedule["epochs"] * schedule["steps"]:
         return schedule
-    epochs = min(schedule["epochs"], steps // schedule["steps"])
-    if whole:
-        return schedule | {"epochs": max(1, epochs)}
-    if steps < _LEAST_STEPS:
+    if most_steps < LEAST_STEPS:
         return None
-    epochs = max(min(_LEAST_EPOCHS, schedule["epochs"]), epochs)
-    return schedule | {"epochs": epochs, "steps": max(1, min(schedule["steps"], steps // epochs))}
+    epochs = max(min(_LEAST_EPOCHS, schedule["epochs"]), most_steps // schedule["steps"])
+    return schedule | {"epochs": epochs, "steps": max(1, min(schedule["steps"], most_steps // epochs))}
+
+
+def training_seconds(schedule: Mapping[str, Any], seconds_per_step: float) -> float:
+    """Expected time of training with validation."""
+    return schedule["epochs"] * schedule["steps"] * seconds_per_step / _TRAINING_SHARE
 
 
 def detector_schedule(

@@ -1,7 +1,7 @@
-"""Experiments: protocols, resumable runs with one record each, and the tables of the paper."""
+"""Experiments: protocols, resumable runs with one record each."""
 
 from toa.experiments.protocols import load_protocol, protocol_names, resolve
-from toa.experiments.records import config_hash, read_record, write_record
+from toa.experiments.records import config_hash, read_record, read_records, write_record
 from toa.experiments.run import Job, LoadedRun, load_run, run_folder, run_task
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "load_run",
     "protocol_names",
     "read_record",
+    "read_records",
     "resolve",
     "run_folder",
     "run_task",

@@ -27,8 +27,8 @@ import toa
 from toa._files import check_writable, parse_json, seal, unseal, write_atomically
 from toa.nn import Attention
 from toa.nn.registry import ADDED_LATER
-from toa.tasks.base import Evaluation
-from toa.tasks.base import Record as Record
+from toa.training.base import Evaluation
+from toa.training.base import Record as Record
 
 # files of the record and of the claim in the folder of a run
 RECORD, CLAIM = "record.json", "claim.json"
@@ -133,6 +133,37 @@ def check_record(content: object, where: str) -> Record:
         return {**record, "metrics": metrics, "config_hash": str(record["config_hash"])}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{where} must be a record of toa, got something else ({error!r}); {_NO_RECORD}.") from error
+
+
+def read_records(paths: Iterable[Path]) -> list[Record]:
+    """Read record.json and .jsonl files, or all of them below folders; every one must be valid."""
+    paths = list(paths)
+    records: list[Record] = []
+    for path in paths:
+        check_results_exist(path)
+        for file in sorted([*path.rglob(RECORD), *path.rglob("*.jsonl")]) if path.is_dir() else [path]:
+            if file.suffix == ".jsonl":
+                for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+                    where = name_line(file, line)
+                    records.append(check_record(parse_json(text, where), where))
+            else:
+                records.append(read_record(file))
+    if not records:
+        raise ValueError(
+            f"results must contain records, got none in {', '.join(map(str, paths))}; run `toa run` first."
+        )
+    return records
+
+
+def check_results_exist(path: Path) -> None:
+    """Raise FileNotFoundError for a path of results that does not exist."""
+    if not path.exists():
+        raise FileNotFoundError(f"results must be files or folders, got {path}, which does not exist.")
+
+
+def name_line(path: Path, line: int) -> str:
+    """File and line, for messages; line 0 means the complete file."""
+    return f"line {line} of {path}" if line else str(path)
 
 
 def checkout_commit() -> str | None:

@@ -18,13 +18,10 @@ from typing import Any
 
 from torch import nn
 
-# registers the task "efficiency"
-import toa.experiments.paper  # noqa: F401
-from toa._checks import check_choice
 from toa._files import parse_json, seal, unseal, write_atomically
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record
-from toa.tasks import TASKS, RunOptions, Task
-from toa.tasks.checkpoint import check_weights, load_checkpoint, model_with, save_checkpoint
+from toa.training import TASKS, RunOptions, Task
+from toa.training.checkpoint import check_weights, load_checkpoint, model_with, save_checkpoint
 
 ERROR = "error.json"
 _PLANS = "plans"
@@ -49,9 +46,9 @@ def run_task(config: Any, out: Path, **options: Any) -> Record:
     """Run a config and return its record; a finished run is only loaded.
 
     Args:
-        config: A config of any task in `toa.tasks.TASKS`.
+        config: A config of any task in `toa.training.TASKS`.
         out: Folder of all runs of the task.
-        options: Fields of `toa.tasks.RunOptions`, from `data_dir` on.
+        options: Fields of `toa.training.RunOptions`, from `data_dir` on.
     """
     task, key, folder = TASKS[config.task], config_hash(config), run_folder(config, out)
     how = RunOptions(folder=folder, key=key, **options)
@@ -110,9 +107,11 @@ def load_run(folder: Path) -> LoadedRun:
     if not (folder / RECORD).is_file():
         raise ValueError(f"{folder} must be the folder of a finished run, with {RECORD} in it, got none; finish it.")
     record = read_record(folder / RECORD)
-    with_model = [name for name in TASKS if TASKS[name].model_file]
-    check_choice("task of a run with a model", record.get("task"), with_model)
-    task = TASKS[str(record["task"])]
+    task = TASKS[str(record.get("task"))]
+    if not task.model_file:
+        raise ValueError(
+            f"{folder} must be the run of a task with a model, got one of task {record['task']!r}; name another folder."
+        )
     file = folder / task.model_file
     if not file.is_file():
         raise ValueError(f"{folder} must hold {file.name} beside its record, got none; run it again elsewhere.")

@@ -38,7 +38,7 @@ from toa.experiments.run import (
     write_failure,
     write_plan,
 )
-from toa.tasks.distributed import resolve_device
+from toa.training.distributed import resolve_device
 
 EXECUTORS = ("process", "pool", "ray")
 # a job whose worker has died this often is recorded as failed

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from toa.models import BACKBONES, ForecastModel, build_forecaster
 from toa.nn import AttentionSpec
-from toa.tasks.forecast import HorizonModel
+from toa.training.forecast import HorizonModel
 
 try:
     from neuralforecast.common._base_auto import BaseAuto
@@ -54,8 +54,8 @@ class TOA(BaseModel):  # type: ignore[misc]
     distribution the default of the setting `instance_norm` is False, because its parameters are not in the units of the
     series. Set `scaler_type` for such a model instead.
 
-    With `futr_exog_list`, `hist_exog_list` or `stat_exog_list` the model is a `toa.tasks.forecast.HorizonModel`, as in
-    `toa.Forecaster`: a network of the future and static features, and a linear map of the past ones, both added.
+    With `futr_exog_list`, `hist_exog_list` or `stat_exog_list` the model is a `toa.training.forecast.HorizonModel`, as
+    in `toa.Forecaster`: a network of the future and static features, and a linear map of the past ones, both added.
 
     Args:
         backbone: A name of `toa.models.BACKBONES`.

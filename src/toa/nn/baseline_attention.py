@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toa import ops
-from toa._checks import check_at_least, check_padding_mask, check_shape
+from toa._checks import check_at_least, check_choice, check_padding_mask, check_shape
 from toa.nn.attention import Attention, Masks, Mixing, Projected, ScoreFactors, SoftmaxAttention
 from toa.nn.layers import Linear
 from toa.nn.operator import DiagonalLowRankOperator
@@ -20,10 +20,65 @@ from toa.ops.dropout import plain_dropout
 
 
 class ReLUAttention(SoftmaxAttention):
-    """ReLU(Q Kᵀ / sqrt(D)) / N V: TOA-ReLU without operators (Wortsman et al., 2023). Arguments as in `Attention`."""
+    """ReLU(Q Kᵀ / sqrt(D)) / N V: TOA-ReLU without operators (Wortsman et al., 2023).
+
+    Args:
+        score_norm: A name of `toa.ops.SCORE_NORMS`; None for "mean", which is the division by N.
+
+    The other arguments are those of `Attention`.
+    """
 
     activation: ops.Activation = "relu"
     _score_norm: ops.ScoreNorm = "mean"
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        num_tokens: int,
+        *,
+        score_norm: ops.ScoreNorm | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(embed_dim, num_heads, num_tokens, **options)
+        if score_norm is not None:
+            check_choice("score_norm", score_norm, ops.SCORE_NORMS)
+            self._score_norm = score_norm
+
+
+class GatedAttention(SoftmaxAttention):
+    """softplus(R) ⊙ ReLU(L) V with two sets of queries and keys, R and L as Q Kᵀ / sqrt(D): TOA-Gated without M.
+
+    With the same weights it equals TOA-Gated with M = 0, in outputs and in all other gradients.
+
+    Args:
+        score_norm: A name of `toa.ops.SCORE_NORMS`, for L.
+        gate_norm: A name of `toa.ops.GATE_NORMS`, for R.
+
+    The other arguments are those of `Attention`.
+    """
+
+    activation: ops.Activation = "gated"
+    _qk_groups = 2
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        num_tokens: int,
+        *,
+        score_norm: ops.ScoreNorm = "none",
+        gate_norm: ops.GateNorm = "none",
+        **options: Any,
+    ) -> None:
+        check_choice("score_norm", score_norm, ops.SCORE_NORMS)
+        check_choice("gate_norm", gate_norm, ops.GATE_NORMS)
+        super().__init__(embed_dim, num_heads, num_tokens, **options)
+        self._score_norm, self.gate_norm = score_norm, gate_norm
+
+    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
+        options = {"score_norm": self._score_norm, "gate_norm": self.gate_norm, "scale": self.qk_dim**-0.5}
+        return partial(self._operator_attention, factors, masks, **options)
 
 
 class OutputGatedAttention(SoftmaxAttention):

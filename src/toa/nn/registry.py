@@ -18,6 +18,7 @@ from toa.nn.attention import Attention, SoftmaxAttention
 from toa.nn.baseline_attention import (
     CogAttention,
     DifferentialAttention,
+    GatedAttention,
     HyperGLUAttention,
     OutputGatedAttention,
     ReLUAttention,
@@ -128,6 +129,7 @@ _register("softmax", SoftmaxAttention)
 for _name, _entry in ops.ACTIVATIONS.items():
     _register(f"toa-{_name}", TemporalOperatorAttention, variant=_name, unused=() if _entry.gated else ("gate_norm",))
 _register("relu", ReLUAttention)
+_register("gated", GatedAttention)
 _register("output-gated", OutputGatedAttention)
 _register("differential", DifferentialAttention)
 _register("sigmoid", SigmoidAttention, unused=("backend",))

@@ -14,6 +14,7 @@ from toa.ops.attention.definitions import (
 from toa.ops.attention.sequences import AttentionCache
 from toa.ops.mixing import EntryDrop
 from toa.ops.operators import Banded, Dense, DiagonalLowRank, Operator, Toeplitz
+from toa.ops.simplex import in_simplex, simplex_distance, simplex_projection
 
 __all__ = [
     "ACTIVATIONS",
@@ -33,6 +34,9 @@ __all__ = [
     "ScoreNorm",
     "Toeplitz",
     "choose_backend",
+    "in_simplex",
     "operator_attention",
     "runs_kernels",
+    "simplex_distance",
+    "simplex_projection",
 ]

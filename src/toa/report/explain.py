@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from toa.ops import simplex_distance
 from toa.report.figures import BLUE, GREEN, RED, draw_matrix, save_figure
 from toa.report.operators import LayerView, OperatorView
 from toa.report.page import Section, write_sections
 from toa.report.tables import TEXTS, Rows, Table
-from toa.theory import simplex_distance
 
 # titles of operators by their names in a layer
 OPERATOR_TITLES = {

@@ -1,4 +1,4 @@
-"""Figures of results, in one style: detections, confusion matrices, forecasts and demixing."""
+"""Figures of results, in one style: detections, confusion matrices and forecasts."""
 
 import io
 import re
@@ -18,11 +18,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from toa._files import write_atomically
-from toa.experiments.demo import DemixingResult
 from toa.experiments.records import Record
-from toa.tasks.anomaly import SCORES
-from toa.tasks.checkpoint import load_checkpoint
-from toa.tasks.detection import RULES, Runs
+from toa.training.anomaly import SCORES
+from toa.training.checkpoint import load_checkpoint
+from toa.training.detection import RULES, Runs
 
 BLUE, RED, GREEN, ORANGE = "tab:blue", "tab:red", "tab:green", "tab:orange"
 DPI = 110
@@ -335,36 +334,3 @@ def draw_forecast(
     _legend_below(figure, axes[0])
     figure.suptitle(title, fontsize=11)
     return figure, len(panels)
-
-
-def draw_demixing(result: DemixingResult) -> Figure:
-    """Mixing operators, reconstructions and frequency responses, one column per model."""
-    views, periods, length = result.views, result.signals.periods, result.signals.length
-    frequency = np.arange(length // 2 + 1) / length
-    figure = plt.figure(figsize=(4.0 * len(views), 9.0), layout="constrained")
-    axes = figure.subplots(3, len(views), squeeze=False)
-    for column, view in enumerate(views):
-        operator, (layer, head) = view.operator.numpy(), view.place
-        draw_matrix(axes[0, column], operator)
-        title = f"{system_title(view.name)}\nmixing operator {layer}.{head}, {(operator < 0).mean():.0%} negative"
-        axes[0, column].set(title=title, xlabel="key", ylabel="query")
-        plt.colorbar(axes[0, column].images[0], ax=axes[0, column], shrink=0.8)
-        signal, response = axes[1:, column]
-        signal.plot(result.noisy, color="0.8", linewidth=0.8, label="noisy")
-        signal.plot(result.clean, color="black", linewidth=1.4, label="clean")
-        signal.plot(view.estimate, color=RED, linewidth=1.2, linestyle="--", label="recovered")
-        signal.set(title=f"reconstruction, MSE {view.mse:.4f}", xlabel="time")
-        signal.margins(y=0.15)
-        signal.legend(fontsize=SMALL, ncols=3, loc="upper center")
-        for period in periods:
-            response.axvline(1.0 / period, color=GREEN, linewidth=0.8, alpha=0.6)
-        response.plot(frequency, result.oracle_response, color="black", linewidth=1.4, label="oracle")
-        response.plot(frequency, view.response, color=RED, linewidth=1.2, linestyle="--", label="model")
-        response.set_xlim(0.0, min(0.5, 2.5 / min(periods)))
-        response.set(title="frequency response (lines: harmonics)", xlabel="cycles per step", ylabel="gain")
-        response.legend(fontsize=SMALL)
-    for row in axes[1:]:
-        limits = [axis.get_ylim() for axis in row]
-        for axis in row:
-            axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
-    return figure

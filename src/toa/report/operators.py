@@ -39,9 +39,9 @@ from toa.nn import (
     VariateEmbedding,
     mixing_operators,
 )
-from toa.tasks import TASKS
-from toa.tasks.metrics import evaluating
-from toa.theory import simplex_distance
+from toa.ops import simplex_distance
+from toa.training import TASKS
+from toa.training.metrics import evaluating
 
 OPERATORS_FILE = "operators.json"
 _FORMAT = "toa-operators-1"
@@ -75,7 +75,7 @@ class OperatorView:
         return self.matrix.sum(-1)
 
     def simplex_distance(self) -> Float[Tensor, " h"]:
-        """Distance to the nearest averaging operator; see `toa.theory.simplex_distance`."""
+        """Distance to the nearest averaging operator; see `toa.ops.simplex_distance`."""
         return simplex_distance(self.matrix)
 
     def response(self) -> Float[Tensor, "h f"]:

@@ -1,33 +1,60 @@
 """Protocols: one TOML file per protocol in a folder per task, and functions that read them.
 
-Beside the tables of `toa.tasks.config`, a backbone's table may name another protocol of the same task with `like`;
+Beside the tables of `toa.training.config`, a backbone's table may name another protocol of the same task with `like`;
 that protocol's table is then merged below it.
 """
 
+import sys
 import tomllib
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from types import ModuleType
 from typing import Any
 
 from toa._checks import check_choice
-from toa.tasks import TASKS, Protocol
-from toa.tasks.config import merge
+from toa._plugins import PluginRegistry
+from toa._registry import Registry
+from toa.training import TASKS, Protocol
+from toa.training.config import merge
+
+# packages with a folder of protocols per task; other packages may register further ones
+PROTOCOL_PACKAGES: Registry[ModuleType] = PluginRegistry("package of protocols", "toa.protocols", ModuleType)
+PROTOCOL_PACKAGES["toa"] = sys.modules[__name__]
 
 # keys of a file that are not the table of a backbone
 _OTHER = ("about", "source", "seeds", "attention", "default_attention", "small_below")
+_SUFFIX = ".toml"
 
 
 def protocol_names(task: str = "forecast") -> list[str]:
     """Names of all protocols of a task."""
-    folder = files(__name__) / task
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return sorted(_protocol_files(task))
+
+
+@cache
+def _protocol_files(task: str) -> dict[str, Traversable]:
+    """The file of each protocol of a task, from all packages."""
+    found: dict[str, Traversable] = {}
+    for package in PROTOCOL_PACKAGES.values():
+        folder = files(package) / task
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            name = entry.name.removesuffix(_SUFFIX)
+            if not entry.name.endswith(_SUFFIX):
+                continue
+            if name in found:
+                raise ValueError(
+                    f"protocol {name!r} of task {task!r} must have one file, got {found[name]} and {entry}."
+                )
+            found[name] = entry
+    return found
 
 
 @cache
 def load_protocol(task: str, name: str) -> Protocol:
     """Read a protocol."""
     check_choice("protocol", name, protocol_names(task))
-    content = tomllib.loads((files(__name__) / task / f"{name}.toml").read_text(encoding="utf-8"))
+    content = tomllib.loads(_protocol_files(task)[name].read_text(encoding="utf-8"))
     tables = {key: value for key, value in content.items() if key not in _OTHER}
     for backbone, own in tables.items():
         if (like := own.pop("like", None)) is not None:

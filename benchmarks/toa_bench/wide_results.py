@@ -1,0 +1,229 @@
+"""Facts of the data sets of the protocol toa-wide, stored results, and what they decide."""
+
+import hashlib
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from toa._console import duration
+from toa.data import DATASETS, DatasetNotFoundError, ForecastData, Windows, locate
+from toa.experiments.records import Record
+from toa.experiments.run import Job
+from toa.experiments.sweep import Event
+from toa.report.decision import Errors, capped_error, choose_variant, decide
+from toa.training import TASKS
+from toa.training.forecast import evaluation_batches
+from toa_bench.wide import (
+    ROOT,
+    Results,
+    Setting,
+    WidePlan,
+    choose_setting,
+    count_weights,
+    epoch_windows,
+    final_jobs,
+    horizons,
+    make_job,
+    run_cost,
+    trial_job,
+)
+
+# fields of a trial that are stored; the others of a record are large, and nothing reads them
+_KEPT = (
+    *("task", "name", "config", "config_hash", "data_checksum", "seed", "device", "commit", "command", "versions"),
+    *("wall_s", "best_epoch", "metrics", "parameters", "windows", "error"),
+)
+# what the decision compares the chosen variant with
+OTHERS = ("softmax", "gated", "softmax-wide")
+VARIANTS = ("toa-softmax", "toa-relu", "toa-gated")
+
+
+def here(plan: WidePlan, wanted: list[str] | None, data_dir: Path | None) -> list[str]:
+    """Data sets of the plan in the data folders; raises an error for a wanted one that is not there."""
+    members = [dataset for sets in (plan.units | plan.optional).values() for dataset in sets]
+    if wanted is not None:
+        unknown = [name for name in wanted if name not in members]
+        if unknown:
+            raise ValueError(f"--set must be one of {', '.join(members)}, got {unknown[0]!r}.")
+        for name in wanted:
+            locate(DATASETS[name], data_dir)
+        return wanted
+    found = []
+    for dataset in members:
+        try:
+            locate(DATASETS[dataset], data_dir)
+        except DatasetNotFoundError:
+            continue
+        found.append(dataset)
+    return found
+
+
+def describe_sets(plan: WidePlan, data_dir: Path | None) -> dict[str, Any]:
+    """Sizes, treated values and the error of the training mean of every data set that is here, by data set."""
+    found = {}
+    for dataset in here(plan, None, data_dir):
+        setting = Setting(rate=plan.rates[0], instance_norm=plan.norms[0])
+        jobs = {system: trial_job(plan, dataset, system, setting) for system in plan.systems}
+        plain, reference = jobs[next(iter(plan.systems))].config, jobs[plan.reference].config
+        data = TASKS["forecast"].load(plain, torch.device("cpu"), data_dir)
+        means = {}
+        for horizon in horizons(plan.protocol, plan.backbone, dataset):
+            job = make_job(plan, dataset, plan.reference, setting, horizon=horizon, seed=plan.seeds[0], test=True)
+            windows = TASKS["forecast"].load(job.config, torch.device("cpu"), data_dir)
+            means[str(horizon)] = {
+                "windows": {name: len(getattr(windows, name)) for name in ("train", "val", "test")},
+                "mse": _mean_square(windows.test),
+                "val_mse": _mean_square(windows.val),
+            }
+        spec = DATASETS[dataset]
+        channels = {job.key: spec.channels for job in jobs.values()}
+        found[dataset] = {
+            "rows": spec.rows,
+            "channels": spec.channels,
+            "lookback": plain.lookback,
+            "epoch_windows": epoch_windows(plain),
+            "horizons": means,
+            **_treated_values(data, plain.clip),
+            "weights": {name: count_weights(job.config, channels[job.key]) for name, job in jobs.items()},
+            "ff_dim": {name: jobs[name].config.model["ff_dim"] for name in ("softmax", *plan.widened)},
+            "operators": reference.model["num_heads"] * spec.channels**2 * 3 * reference.model["num_layers"],
+            "teraflop_per_epoch": {
+                name: round(run_cost(job.config) / job.config.training.epochs / 1e12, 3) for name, job in jobs.items()
+            },
+        }
+    return found
+
+
+def _mean_square(windows: Windows) -> float:
+    """Mean square of all targets: the error of a forecast that is zero, the mean of the train rows."""
+    total, count = 0.0, 0
+    for _, y, *_ in evaluation_batches(windows, 64):
+        total += float(y.double().square().sum())
+        count += y.numel()
+    return total / count
+
+
+def _treated_values(data: ForecastData, clip: float | None) -> dict[str, Any]:
+    """Columns that are constant in training, missing and clipped values."""
+    from toa.data.tables import read_dataset
+
+    assert data.spec is not None
+    values = read_dataset(data.spec, data.path).values[0]
+    constant = np.ptp(values[: data.segments.train.stop], axis=0) == 0
+    clipped = 0 if clip is None else int((np.abs(data.scaler.transform(values)) > clip).sum())
+    return {
+        "constant_columns": int(constant.sum()),
+        "zeros": round(float((values == 0).mean()), 4),
+        "clipped": clipped,
+        "clipped_share": clipped / values.size,
+    }
+
+
+def checked_commit(sources: Path | None) -> str | None:
+    """The commit that a file names, if all sources are those of the commit; None without a file.
+
+    The file has the commit in its first line, and a line `id path` for each source, as git states its ids.
+    """
+    if sources is None:
+        return None
+    commit, *lines = sources.read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        expected, _, path = line.partition(" ")
+        content = (ROOT / path).read_bytes()
+        found = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        if found != expected:
+            raise ValueError(f"{path} must be the file of commit {commit}, got another; copy the sources again.")
+    listed = {line.partition(" ")[2] for line in lines}
+    extra = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "src").rglob("*.py")
+        if str(path.relative_to(ROOT)) not in listed
+    ]
+    if extra:
+        raise ValueError(f"{extra[0]} must be a file of commit {commit}, got one that is not; remove it.")
+    return commit
+
+
+def slim_trial(record: Record) -> Record:
+    """The fields of a trial that are stored."""
+    slim = {name: record[name] for name in _KEPT if name in record}
+    if "history" in record:
+        slim["epochs"] = len(record["history"])
+    elif "epochs" in record:
+        slim["epochs"] = record["epochs"]
+    return slim
+
+
+def progress_line(job: Job, event: Event, counts: Counter[str], total: int, seconds: float) -> str:
+    """One line about a run that ended."""
+    ended = counts["done"] + counts["found"] + counts["failed"]
+    return f"{duration(seconds)}  {ended} ended ({total} in this group)  {job.label}  {event.message}"
+
+
+def final_errors(plan: WidePlan, results: Results, sets: Mapping[str, Any], metric: str) -> tuple[Errors, list[str]]:
+    """Errors of the final runs by system and unit, and notes on incomplete units and capped runs.
+
+    Args:
+        metric: "mse" or "val_mse".
+    """
+    errors: dict[str, dict[str, list[float]]] = defaultdict(dict)
+    notes: list[str] = []
+    capped: Counter[tuple[str, str]] = Counter()
+    for unit, members in plan.units.items():
+        cells: dict[str, list[float]] = {}
+        missing = 0
+        for system in plan.systems:
+            cells[system] = []
+            for dataset in members:
+                choice = choose_setting(plan, dataset, system, results)
+                jobs = [] if choice is None else list(final_jobs(plan, choice))
+                missing += len([job for job in jobs if job.key not in results]) if jobs else 1
+                for job in jobs:
+                    if job.key not in results:
+                        continue
+                    worst = sets[dataset]["horizons"][str(job.config.horizon)][metric]
+                    error = results[job.key]["metrics"].get(metric)
+                    cells[system].append(capped_error(error, worst))
+                    if error is None or not error <= worst:
+                        capped[unit, system] += 1
+        if missing:
+            notes.append(f"{unit} is left out: {missing} final runs or choices are missing")
+        else:
+            for system, values in cells.items():
+                errors[system][unit] = values
+    notes += [
+        f"{system} on {unit}: {count} runs count with the error of the training mean"
+        for (unit, system), count in capped.items()
+    ]
+    return errors, notes
+
+
+def decisions(plan: WidePlan, results: Results, sets: Mapping[str, Any]) -> Iterator[str]:
+    """The decision in lines of text."""
+    validation, _ = final_errors(plan, results, sets, "val_mse")
+    test, notes = final_errors(plan, results, sets, "mse")
+    yield from notes
+    if len(next(iter(test.values()), ())) < 3:
+        yield "fewer than three data sets are complete: no decision"
+        return
+    variant = choose_variant(validation, VARIANTS)
+    units = list(test[variant])
+    yield f"{len(units)} data sets: {', '.join(units)}; validation chooses {variant}"
+    for other in OTHERS:
+        found = decide(test, variant, other)
+        assert found.interval is not None
+        assert found.bootstrap is not None
+        low, high = (100 * math.expm1(bound) for bound in found.interval)
+        first, last = (100 * math.expm1(bound) for bound in found.bootstrap)
+        yield (
+            f"{variant} against {other}: {found.percent:+.2f} % test MSE (t interval {low:+.2f} to {high:+.2f}, "
+            f"bootstrap {first:+.2f} to {last:+.2f}), p {found.p:.4f}, lower on {found.wins} of {len(units)} "
+            f"(sign test p {found.sign_p:.4f})"
+        )
+        for unit, difference in found.differences.items():
+            yield f"  {unit}: {100 * math.expm1(difference):+.2f} %"

@@ -1,0 +1,374 @@
+"""The Task interface: everything that differs between tasks is a method of its Task, and `TASKS` lists them all.
+
+The command line, experiments and reports work on any entry of `TASKS`; none of them has a table keyed by task.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from toa._checks import check_at_least, check_choice
+from toa._files import check_writable
+from toa._plugins import PluginRegistry
+from toa._registry import Registry
+from toa.data import StandardScaler, current_checksum
+from toa.models import BACKBONES, backbone_names
+from toa.models.registry import ModelKind
+from toa.nn import ATTENTIONS, AttentionSpec, share_drop_rate
+from toa.ops.dropout import initial_weights
+from toa.training.checkpoint import Checkpoint
+from toa.training.config import Protocol, RunOptions, Settings, build_config, change, merge
+from toa.training.diagnostics import branch_sizes, contributions, describe_operators, operator_norms
+from toa.training.distributed import make_fabric, numerics, seeded
+from toa.training.loop import TrainingState, time_steps, train
+from toa.training.optimization import TrainingConfig
+from toa.training.step import Batches, ShuffledBatches
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Evaluation:
+    """Test results of a trained model: metrics, further fields of the record, and files to write beside it.
+
+    `Task.measure` adds the checksum of the data, the device, the seconds of training, the model (None for a task that
+    trains none), and whether this process writes the files: the first one of a distributed run.
+    """
+
+    data_checksum: str = ""
+    metrics: Mapping[str, float]
+    facts: Record = field(default_factory=dict)
+    artifacts: Mapping[str, Checkpoint] = field(default_factory=dict)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    seconds: float = 0.0
+    model: nn.Module | None = None
+    writes: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TaskData:
+    """The fields of loaded data that `build`, `batches` and `validate` read.
+
+    Attributes:
+        train: Windows or cases to train on; None to build a model only.
+        val: Windows or cases to choose the epoch by; None keeps the last epoch.
+        source: The dataset that they are cut from. The fields after it are those of `ClassificationData`.
+    """
+
+    channels: int
+    train: Any = None
+    val: Any = None
+    source: Any = None
+    length: int = 0
+    classes: Sequence[Any] = ()
+    folds: Any = None
+    checksum: str = ""
+
+
+class Task:
+    """One kind of run: its config, its data, and how a model is trained and evaluated.
+
+    Methods get the config, and most the data that `load` returned; the types are the task's own.
+
+    Attributes:
+        config: Class of the configs, with the name of the task as class attribute `task`. It has `name`, and
+            unless the task overrides `measure` also the fields of `RunConfig` from `training` on.
+        parts: Fields of the config that are configs themselves.
+        subcommand: Command of `toa` that runs it.
+        names: Arguments of `resolve` that choose a run, beside the seed.
+        options: Options of `toa run` for this task only, each with an example value if it is required, else None.
+        unit: What one sample is: a window, a case, a signal.
+        summary_metrics: Metrics of a record for a one-line summary, each with a short label.
+        record_fields: Fields that every record of this task has, beside those of all records.
+        catalogue: Datasets by name; None if the task has no dataset.
+        model_file: File of the trained weights in a run's folder; "" if no model is kept.
+        model_kind: The task in `toa.models.BACKBONES` whose backbones it uses.
+    """
+
+    config: type[Any]
+    parts: Mapping[str, type[Any]] = {"attention": AttentionSpec, "training": TrainingConfig}
+    subcommand: str = "run"
+    names: tuple[str, ...] = ("dataset", "backbone", "attention")
+    options: Mapping[str, str | None] = {}
+    unit: str = "window"
+    summary_metrics: Mapping[str, str] = {}
+    record_fields: tuple[str, ...] = ("devices", "best_epoch", "history")
+    catalogue: Registry[Any] | None = None
+    model_file: str = "model.safetensors"
+    model_kind: ModelKind = "forecast"
+
+    # configs
+
+    def resolve(
+        self,
+        protocol: Protocol | None,
+        *,
+        dataset: str,
+        backbone: str,
+        attention: str | None = None,
+        seed: int | None = None,
+        changes: Iterable[str] = (),
+        **names: Any,
+    ) -> Any:
+        """Build the config of one run from a protocol.
+
+        Args:
+            protocol: Settings of this task; None only for a task without protocols.
+            dataset: A dataset that the protocol covers, or the path of a file, which gets the default settings.
+            attention: A name of `toa.nn.ATTENTIONS`, the recipe's or else the protocol's if None; must be None for a
+                model without a choice.
+            changes: Settings to change, as "key=value" with dots for nested keys: "training.epochs=3".
+        """
+        assert protocol is not None
+        # whether each model has a choice of attention
+        backbones = {name: BACKBONES[name].takes_attention for name in backbone_names(self.model_kind)}
+        check_choice("backbone", backbone, backbones)
+        covered = [name for name in protocol.tables if name in backbones]
+        check_choice(f"backbone of protocol {protocol.name!r}", backbone, covered)
+        table = protocol.tables[backbone]
+        settings = self.dataset_settings(protocol, table, dataset, **names)
+        default = protocol.default_attention if backbones[backbone] else None
+        recipe: Settings = {}
+        if "recipe" in table:
+            family = "toa" if (attention or default or "").startswith("toa-") else "softmax"
+            small = self.training_windows(settings, dataset, **names) < protocol.small_below
+            for size in ("all", "small" if small else "large"):
+                recipe = merge(recipe, table["recipe"].get(family, {}).get(size, {}))
+        named = recipe.get("attention", {}).pop("name", default)
+        attention = named if attention is None else attention
+        settings = merge(merge(settings, {"attention": protocol.attention.get(attention or "", {})}), recipe)
+        settings |= {"protocol": protocol.name, "dataset": dataset, "backbone": backbone, **names}
+        if seed is not None:
+            settings["seed"] = seed
+        for text in changes:
+            change(settings, text)
+        where = f"protocol {protocol.name!r} for {backbone} on {dataset}"
+        settings = {"training": {}, **settings}
+        options = settings.pop("attention")
+        if backbones[backbone]:
+            check_choice("attention", attention, ATTENTIONS)
+            config = self.config_from({**settings, "attention": {"name": attention, **options}}, where)
+            return replace(config, attention=config.attention.resolved())
+        if attention is not None or options:
+            raise ValueError(
+                f"attention must be left out for model {backbone!r}, which has no choice of attention, got "
+                f"{attention or ', '.join(options)!r} in {where}."
+            )
+        return self.config_from({**settings, "attention": None}, where)
+
+    def dataset_settings(self, protocol: Protocol, table: Settings, dataset: str, **names: Any) -> Settings:
+        """Settings of a backbone for one dataset."""
+        self.check_dataset(dataset)
+        return merge(table["default"], table.get(dataset, {}))
+
+    def training_windows(self, settings: Settings, dataset: str, **names: Any) -> int:
+        """Number of training windows of a dataset, which decides the size in a protocol's recipe; 0 if unknown."""
+        return 0
+
+    def check_dataset(self, dataset: str) -> bool:
+        """Whether a dataset is in the catalogue; a name that is neither in it nor a file's path raises ValueError."""
+        known = self.catalogue is not None and dataset in self.catalogue
+        if not known and not Path(dataset).suffix:
+            check_choice("dataset", dataset, self.catalogue or ())
+        return known
+
+    def config_from(self, values: Mapping[str, Any], where: str | None = None) -> Any:
+        """Build a config from plain values, such as those of a record; `where` names their source in errors."""
+        plain, where = dict(values), where or f"a {self.config.task} config"
+        for name, part in self.parts.items():
+            if plain.get(name) is not None:
+                plain[name] = build_config(part, plain[name], f"{name} of {where}")
+        return build_config(self.config, plain, where)
+
+    # names
+
+    def folder_name(self, config: Any) -> str:
+        """Readable start of the run's folder name; the config's hash follows it."""
+        return f"{Path(config.dataset).stem}-{config.name.replace('/', '-')}-{config.seed}"
+
+    def title(self, config: Any) -> str:
+        """Title of the progress bar."""
+        return f"{config.name} on {Path(config.dataset).stem}"
+
+    def command(self, protocol: str, names: Mapping[str, Any]) -> list[str]:
+        """The command line that runs a config of a protocol."""
+        words = ["toa", self.subcommand, "--task", self.config.task, "--protocol", protocol]
+        return words + [word for name, value in names.items() for word in (f"--{name}", str(value))]
+
+    def describe(self, record: Record) -> list[str]:
+        """Sentences about a finished run."""
+        epochs = f"(epoch {record['best_epoch']} of {len(record['history'])})"
+        time = f"{record['wall_s']:.0f} s on {record['device']}"
+        lines = [f"{self.describe_metrics(record['metrics'])} {epochs}; {time}"]
+        if full := record.get("subset_of"):
+            dataset = record["config"]["dataset"]
+            lines.append(f"{dataset} is a part of {full}: do not compare it with published numbers.")
+        return lines + describe_operators(record)
+
+    def describe_metrics(self, metrics: Mapping[str, float]) -> str:
+        """The most important metrics of a record as text."""
+        return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+
+    # data
+
+    def locate(self, dataset: str, data_dir: Path | None) -> Sequence[Path]:
+        """Find the files of a dataset of the catalogue."""
+        return ()
+
+    def files(self, dataset: str) -> tuple[str, ...]:
+        """Files of a dataset, relative to the data folder."""
+        return () if self.catalogue is None else self.catalogue[dataset].files()
+
+    def own_files(self, config: Any) -> Sequence[Path]:
+        """Files of a run whose dataset is not in the catalogue."""
+        return (Path(config.dataset).expanduser(),)
+
+    def current_checksum(self, config: Any, data_dir: Path | None) -> str | None:
+        """Checksum of the files of a run as they are now; None if it has no files, or they are not here."""
+        if self.catalogue is None:
+            return None
+        try:
+            known = config.dataset in self.catalogue
+            return current_checksum(self.locate(config.dataset, data_dir) if known else self.own_files(config))
+        except FileNotFoundError:
+            return None
+
+    def load(self, config: Any, device: torch.device, data_dir: Path | None = None) -> Any:
+        """Load the data of a run, with their `checksum`; errors in them are raised before anything is written."""
+        raise NotImplementedError
+
+    def sample(self, config: Any, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
+        """The model's inputs for one window or case of the test data, as a batch of one."""
+        raise ValueError(f"task {self.config.task!r} has no samples.")
+
+    # training
+
+    def build(self, config: Any, data: Any) -> nn.Module:
+        """Build an untrained model."""
+        raise NotImplementedError
+
+    def rebuild(self, config: Any, saved: Checkpoint) -> nn.Module:
+        """Build the model that `model_file` holds the weights of, without its data."""
+        return self.build(config, None)
+
+    def batches(self, config: Any, data: Any, device: torch.device) -> Batches:
+        """Training batches on a device."""
+        return ShuffledBatches(data.train, config.batch_size, seed=config.seed)
+
+    def loss(self, config: Any, fabric: "Fabric") -> Callable[..., Tensor]:
+        """The training loss of a model and the tensors of a batch."""
+        raise NotImplementedError
+
+    def validate(self, config: Any, data: Any) -> Callable[[nn.Module], float] | None:
+        """The validation loss of a model, by which the best epoch is chosen; None keeps the last epoch."""
+        return None
+
+    def evaluate(self, config: Any, model: nn.Module, data: Any) -> Evaluation:
+        """Test the trained model; the artifacts include `model_file`, unless it is the checkpoint of training."""
+        raise NotImplementedError
+
+    def fit(
+        self, config: Any, data: Any, fabric: "Fabric", *, diagnose: bool = False, **options: Any
+    ) -> tuple[nn.Module, TrainingState, Mapping[str, Mapping[str, float]]]:
+        """Build a model from the config's seed and train it; `options` are those of `toa.training.train`.
+
+        Returns:
+            The model, with its best weights if the task validates; what training recorded; and, with `diagnose`, the
+            relative sizes of the attention branches at the start and at the end, see `toa.training.diagnostics`.
+        """
+        with seeded(config.seed, fabric.device, compiled=config.training.compile):
+            with initial_weights():
+                model = self.build(config, data).to(fabric.device)
+            if config.share_drop_rate:
+                share_drop_rate(model)
+            batches, loss = self.batches(config, data, fabric.device), self.loss(config, fabric)
+            options["validate"] = self.validate(config, data)
+            sizes = {}
+            if diagnose:
+                sizes["start"] = branch_sizes(model, lambda: loss(model, *batches.at(0, 0)))
+            state = train(model, batches, loss, config.training, fabric=fabric, **options)
+            if diagnose:
+                sizes["end"] = branch_sizes(model, lambda: loss(model, *batches.at(0, 0)))
+            return model, state, sizes
+
+    def seconds_per_step(self, config: Any, data: Any, device: str) -> float:
+        """Time of a training step, measured with a model that is thrown away."""
+        fabric = make_fabric(device)
+        with seeded(config.seed, fabric.device):
+            with initial_weights():
+                model = self.build(config, data).to(fabric.device)
+            batches, loss = self.batches(config, data, fabric.device), self.loss(config, fabric)
+            return min(time_steps(model, batches, loss, config.training, fabric=fabric, steps=3, warmup=1))
+
+    def measure(self, config: Any, options: RunOptions) -> Evaluation:
+        """Load the data, train and test one config. A task that trains no model overrides this method."""
+        among: Any = {"devices": options.devices, "num_nodes": options.num_nodes}
+        fabric = make_fabric(options.device, precision=config.precision, **among)
+        data = self.load(config, fabric.device, options.data_dir)
+        check_writable(options.folder)
+        if fabric.device.type == "cuda":
+            torch.cuda.init()  # data that lie in memory have not started CUDA, and the next line does not start it
+            torch.cuda.reset_peak_memory_stats(fabric.device)
+        with numerics(fabric.device, tf32=config.tf32, deterministic=config.deterministic):
+            checkpoint = options.folder / "checkpoint.safetensors"
+            model, state, sizes = self.fit(
+                config,
+                data,
+                fabric,
+                key=options.key,
+                data_checksum=data.checksum,
+                checkpoint=checkpoint,
+                observe=options.observe,
+                diagnose=True,
+            )
+
+            def repeatable(measure: Callable[..., Any], *arguments: Any) -> Any:
+                # DUET may sample its channel mask in evaluation too: seeding makes a run repeatable
+                with seeded(config.seed, fabric.device, compiled=config.training.compile):
+                    return measure(*arguments)
+
+            found, threads = repeatable(self.evaluate, config, model, data), torch.get_num_threads()
+            validate = self.validate(config, data)
+            operators = {
+                "norms": operator_norms(model),
+                "branch_sizes": sizes,
+                "contributions": {} if validate is None else contributions(model, lambda: repeatable(validate, model)),
+            }
+        progress = {"devices": fabric.world_size, "best_epoch": state.best_epoch, "history": state.history}
+        facts = {name: progress[name] for name in self.record_fields} | {"threads": threads, "operators": operators}
+        return replace(
+            found,
+            data_checksum=data.checksum,
+            facts=found.facts | facts,
+            device=fabric.device,
+            seconds=state.seconds,
+            model=model,
+            writes=fabric.is_global_zero,
+        )
+
+
+# other packages may register further tasks
+TASKS: Registry[Task] = PluginRegistry("task", "toa.tasks", Task)
+
+
+def model_checkpoint(config: Any, model: nn.Module, scaler: StandardScaler | None, **facts: Any) -> Checkpoint:
+    """A trained model as a file, with its config, the scaler of its inputs, and facts that `Task.rebuild` needs."""
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    if scaler is not None:
+        tensors |= {f"scaler.{name}": value for name, value in scaler.state().items()}
+    return Checkpoint(tensors=tensors, facts={"config": asdict(config), **facts})
+
+
+def check_sample(index: int, count: int) -> int:
+    """Return the index of a sample; ValueError if it is out of range."""
+    check_at_least("sample", index, 0)
+    if index >= count:
+        raise ValueError(f"sample must be below {count}, the number of windows or cases, got {index}.")
+    return index

@@ -1,0 +1,1 @@
+"""Protocols of the demixing task; `toa.experiments.protocols` finds them."""
