@@ -54,7 +54,8 @@ class Trace:
         if callee is None or (callee not in self.functions and _importing(frame)):
             return
         self.functions.add(callee)
-        outer, caller = frame.f_back, None
+        outer = frame.f_back
+        caller = None
         while outer is not None and (caller := self._place(outer.f_code)) is None:
             outer = outer.f_back
         if caller in self.functions and folder_of(caller) != folder_of(callee):

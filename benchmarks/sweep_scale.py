@@ -107,7 +107,8 @@ def measure(count: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        runs, two = write_runs(folder, count), ["--workers", str(WORKERS)]
+        runs = write_runs(folder, count)
+        two = ["--workers", str(WORKERS)]
         found["pool"] = timed(runs, folder / "pool", ["--executor", "pool", *two], count)
         found["ray"] = timed(runs, folder / "ray", ["--executor", "ray", *two], count)
         options = {"num_cpus": 1, "include_dashboard": False, "node_ip_address": "127.0.0.1"}

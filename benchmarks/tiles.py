@@ -33,7 +33,12 @@ from toa_bench.script import command_line, make_console, make_parser, save
 
 FUSED = [name for name, entry in ops.ACTIVATIONS.items() if entry.fused and not entry.softmax]
 KERNELS = ("forward", "keys", "queries")
-SIDES, WARPS, STAGES = (32, 64, 128), (4, 8), (1, 2, 3)
+# tokens along one side of a tile
+SIDES = (32, 64, 128)
+# warps of a program
+WARPS = (4, 8)
+# stages of the pipeline of a loop
+STAGES = (1, 2, 3)
 GRID = tuple(itertools.starmap(Blocks, itertools.product(SIDES, SIDES, WARPS, STAGES)))
 # largest relative difference between the results of two tiles, as a root mean square
 TOLERANCE = 0.02
@@ -109,7 +114,8 @@ def time_tiles(args: argparse.Namespace, activation: str, kernel: str) -> dict[s
     dtype = DTYPES[args.dtype]
     exact = needs_exact_products(dtype)
     now = _present(kernel, args.tokens, args.tokens, args.width, dtype, gated=gated, exact=exact)
-    ranked, unusable = [(milliseconds(launch), tuple(now))], {}
+    ranked = [(milliseconds(launch), tuple(now))]
+    unusable = {}
     for blocks in args.tiles:
         take(kernel, blocks)
         try:

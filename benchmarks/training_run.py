@@ -90,7 +90,8 @@ def run_peer(args: argparse.Namespace, wait_for_turn: Any) -> Record:
         from exp import exp_long_term_forecasting  # type: ignore[import-not-found]
 
         experiment = exp_long_term_forecasting.Exp_Long_Term_Forecast
-        train, train_s = experiment.train, []
+        train = experiment.train
+        train_s = []
 
         def timed(*words: Any) -> Any:
             begin = time.perf_counter()

@@ -41,7 +41,10 @@ from toa_bench.step_cost import MIN_CUDA_STEPS, OwnSystem, step_config
 from toa_bench.tables import steps
 from toa_bench.worker import Worker, answering
 
-PEER, COMPILED_PEER = "peer", "peer-compiled"
+# the authors' code
+PEER = "peer"
+# the same, compiled by PyTorch
+COMPILED_PEER = "peer-compiled"
 ATTENTIONS = ("softmax", *(f"toa-{activation}" for activation in ops.ACTIVATIONS))
 # batches per epoch
 BATCHES = 64
@@ -140,7 +143,8 @@ def objection_to(config: ForecastRun, channels: int, device: torch.device) -> st
 def work(request: Record) -> None:
     """In the process of a system: build it, time one block of steps per line of stdin, then answer with its cost."""
     answer = answering()
-    case, device = StepCase(**request["case"]), resolve_device(request["device"])
+    case = StepCase(**request["case"])
+    device = resolve_device(request["device"])
     name, seed = request["system"], request["seed"]
     attention = "softmax" if name in (PEER, COMPILED_PEER) else name
     config = case.config(attention, tf32=request["tf32"], compiled=request["compile"], seed=seed)

@@ -45,7 +45,7 @@ SETS = "many_channels/sets.json"
 CHOICES = "many_channels/choices.json"
 
 
-def main() -> None:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     actions = parser.add_subparsers(dest="action", required=True)
     for name in ("sizes", "lines", "run", "collect", "decide"):
@@ -70,8 +70,13 @@ def main() -> None:
             )
         if name == "collect":
             action.add_argument("files", type=Path, nargs="+")
-    options = parser.parse_args()
-    plan, folder = read_wide_plan(options.plan), options.results
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_options()
+    plan = read_wide_plan(options.plan)
+    folder = options.results
     match options.action:
         case "sizes":
             facts = describe_sets(plan, options.data_dir)

@@ -40,7 +40,8 @@ def identity() -> None:
 
 def normalisers() -> None:
     """Length of a row after normalisation against its length before."""
-    keys, before = 64, np.logspace(-2, 4, 200)
+    keys = 64
+    before = np.logspace(-2, 4, 200)
     lengths = {
         "none": before,
         "mean": before / keys,
@@ -73,7 +74,9 @@ def regularisation() -> None:
 
 def two_axes() -> None:
     """Which tokens one token of two-axis reads: the row of its channel along time, and all channels along channels."""
-    channels, patches, chosen = 5, 9, (2, 5)
+    channels = 5
+    patches = 9
+    chosen = (2, 5)
     figure, axes = plt.subplots(1, 2, figsize=(8, 2.4), layout="constrained")
     titles = ("along time: patches of one channel", "along channels: the same weights at all positions")
     for axis, title in zip(axes, titles, strict=True):
@@ -81,7 +84,9 @@ def two_axes() -> None:
         for channel in range(channels):
             for patch in range(patches):
                 read = channel == chosen[0] if time else patch == chosen[1]
-                color = "#f4b183" if (channel, patch) == chosen else "#9dc3e6" if read else "0.93"
+                color = "#9dc3e6" if read else "0.93"
+                if (channel, patch) == chosen:
+                    color = "#f4b183"
                 place = (patch, channels - 1 - channel)
                 axis.add_patch(Rectangle(place, 0.85, 0.85, facecolor=color, edgecolor="0.5", linewidth=0.6))
         y = channels - 1 - chosen[0] + 0.42

@@ -5,66 +5,88 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-import page_tables as tables
+import classification_tables
+import demixing_tables
+import forecasting_tables
+import stored_results
 from performance_tables import read
 from repeat_tables import DUET_RUNS, duet_gain, read_repeats, repeated_pairs
+from stored_results import (
+    BACKBONES,
+    RECIPE_SETS,
+    RESULTS,
+    Record,
+    gains_by_set,
+    mean_errors,
+    mean_of,
+    published_mse,
+    recipe_records,
+    stored_records,
+)
 from toa.report.tables import signed
 from toa_paper.report.evidence import read_evidence
 
-SMALL, LARGE = ("ETTh1", "ETTh2", "Exchange"), ("ETTm1", "ETTm2", "Weather")
+# data sets with the fewest rows
+SMALL = ("ETTh1", "ETTh2", "Exchange")
+# data sets with the most rows
+LARGE = ("ETTm1", "ETTm2", "Weather")
 
 
 def wins(backbone: str, sets: tuple[str, ...]) -> str:
     """Cells of sets and horizons in which TOA has a lower test error than softmax under `toa`."""
-    found = tables.recipe_records(backbone)
+    found = recipe_records(backbone)
     ours, plain = found["toa",], found["softmax",]
     cells = [cell for cell in ours if cell[0] in sets]
-    better = sum(tables.mean_of(ours[cell], "mse") < tables.mean_of(plain[cell], "mse") for cell in cells)
+    better = sum(mean_of(ours[cell], "mse") < mean_of(plain[cell], "mse") for cell in cells)
     return f"{better} of {len(cells)}"
 
 
 def better_sets() -> str:
     """Sets on which TOA-Softmax has a gain under iTransformer."""
-    gains = tables.recipe_gains("itransformer").values()
+    gains = forecasting_tables.recipe_gains("itransformer").values()
     return f"{sum(gain > 0 for gain in gains)} of {len(gains)}"
 
 
 def sor_wins(backbone: str) -> str:
     """Pairs in which TOA is better with SOR than without."""
-    found = tables.recipe_records(backbone)
-    kept, left = found["toa",], found["toa", "attention.sor=false"]
-    better = sum(tables.mean_of(kept[cell], "mse") < tables.mean_of(runs, "mse") for cell, runs in left.items())
+    found = recipe_records(backbone)
+    kept = found["toa",]
+    left = found["toa", "attention.sor=false"]
+    better = sum(mean_of(kept[cell], "mse") < mean_of(runs, "mse") for cell, runs in left.items())
     return f"{better} of {len(left)}"
 
 
 def demixing_gain() -> str:
     """Gain of TOA-Gated over softmax in demixing under `toa`, in percent of the error, mean over seeds."""
-    found = tables.tuned_demixing_errors()
+    found = demixing_tables.tuned_demixing_errors()
     pairs = [(found["softmax"][seed], error) for seed, error in found["toa-gated-no-sor"].items()]
     return f"{statistics.fmean(100 * (1 - ours / plain) for plain, ours in pairs):.0f}"
 
 
 def demixing_parameters() -> str:
     """How many times as many parameters TOA-Gated has as softmax in demixing."""
-    sizes = {record["name"]: record["parameters"] for record in tables.read_records("demixing/toa.jsonl")}
+    sizes = {record["name"]: record["parameters"] for record in stored_records("demixing/toa.jsonl")}
     return f"{sizes['toa-gated-no-sor'] / sizes['softmax']:.0f}"
 
 
 def uea_mean(name: str) -> str:
     """Mean accuracy over the sets of the leaderboard, in percent."""
-    return f"{100 * statistics.fmean(own[name] for own in tables.uea_accuracies().values()):.1f}"
+    return f"{100 * statistics.fmean(own[name] for own in classification_tables.uea_accuracies().values()):.1f}"
 
 
 def uea_network() -> str:
     """Sets of the leaderboard on which the network has a weight in `toa.Classifier()`."""
-    records = [record for record in tables.read_records("leaderboards/uea.jsonl") if record["method"] == "toa"]
+    records = [record for record in stored_records("leaderboards/uea.jsonl") if record["method"] == "toa"]
     return f"{sum(record['weights'].get('toa', 0.0) > 0 for record in records)} of the {len(records)}"
 
 
 def uea_gain(line: str, variant: str, base_line: str) -> str:
     """Gain of a variant in one line of the accuracies over softmax in another line, in points."""
-    lines = tables.accuracy_lines()
-    gain = lines[line][tables.VARIANTS.index(variant)] - lines[base_line][tables.VARIANTS.index("softmax")]
+    lines = classification_tables.accuracy_lines()
+    gain = (
+        lines[line][classification_tables.VARIANTS.index(variant)]
+        - lines[base_line][classification_tables.VARIANTS.index("softmax")]
+    )
     return f"{gain:+.1f}"
 
 
@@ -75,9 +97,9 @@ def duet_value(other: str, runs: str, shown: str) -> str:
 
 def searched_gain() -> str:
     """Mean gain of TOA under DUET with the look-backs of its authors, in percent."""
-    found = tables.searched_duet()
-    errors = (tables.mean_errors(found[name]) for name in ("toa-softmax", "softmax"))
-    return signed(statistics.fmean(tables.gains_by_set(*errors).values()))
+    found = forecasting_tables.searched_duet()
+    errors = (mean_errors(found[name]) for name in ("toa-softmax", "softmax"))
+    return signed(statistics.fmean(gains_by_set(*errors).values()))
 
 
 def repeated_equal(task: str) -> str:
@@ -94,15 +116,15 @@ def repeated_largest(*backbones: str) -> str:
 
 def uea_softmax(extreme: Callable[..., float]) -> str:
     """Our softmax against the published one under `toa-paper`, in points: of all sets, one difference."""
-    theirs = {key[0]: value for key, value in tables.published("classification").items() if key[3] == "softmax"}
-    ours = tables.accuracies("toa-paper")["softmax"]
+    theirs = {key[0]: value for key, value in stored_results.published("classification").items() if key[3] == "softmax"}
+    ours = classification_tables.accuracies("toa-paper")["softmax"]
     return f"{100 * extreme(statistics.mean(values) - theirs[name] for name, values in ours.items()):+.1f}"
 
 
 def trials(backbone: str, task: str = "forecast") -> str:
     """Trials of the search for each of softmax and TOA."""
     # a family without a trial is an error here, not a zero
-    counts = dict(read_evidence([tables.RESULTS / "search"]).trials[task, backbone])
+    counts = dict(read_evidence([RESULTS / "search"]).trials[task, backbone])
     return " and ".join(dict.fromkeys(str(counts[name]) for name in ("softmax", "TOA")))
 
 
@@ -111,8 +133,8 @@ def whole_counts() -> dict[str, int]:
     """Sets on which a published accuracy is a whole number of test cases, within its four digits, by variant."""
     from toa.data import CLASSIFICATION_SETS
 
-    found = dict.fromkeys(tables.VARIANTS, 0)
-    for (dataset, _, _, variant, _), value in tables.published("classification").items():
+    found = dict.fromkeys(classification_tables.VARIANTS, 0)
+    for (dataset, _, _, variant, _), value in stored_results.published("classification").items():
         size = CLASSIFICATION_SETS[dataset].test
         found[variant] += abs(value * size - round(value * size)) <= 0.51e-4 * size
     return found
@@ -120,16 +142,14 @@ def whole_counts() -> dict[str, int]:
 
 def whole_cases() -> str:
     """That count in three columns, and in the others."""
-    whole, others = (
-        max(whole_counts().values()),
-        [n for n in whole_counts().values() if n < max(whole_counts().values())],
-    )
+    whole = max(whole_counts().values())
+    others = [n for n in whole_counts().values() if n < max(whole_counts().values())]
     return f"{whole} sets; in the other four columns, in {min(others)} to {max(others)} of {whole}"
 
 
 def latest_epoch() -> str:
     """The latest best epoch of PatchTST in the first search."""
-    records = tables.read_records("forecasting/search.jsonl")
+    records = stored_records("forecasting/search.jsonl")
     return str(max(record["best_epoch"] for record in records if record["config"]["backbone"] == "patchtst"))
 
 
@@ -168,16 +188,16 @@ def run_seconds(name: str) -> str:
 
 def against_paper() -> str:
     """Our forecasts beside the published ones: where they are more than 0.005 above, and what TOA gains."""
-    ours = tables.forecast_errors("horizon-96", "horizons")
+    ours = forecasting_tables.forecast_errors("horizon-96", "horizons")
     softmax = {cell: errors for cell, errors in ours["softmax"].items() if all(cell in one for one in ours.values())}
     del ours["softmax"]
     chosen = {cell: min(errors[cell] for errors in ours.values())[1] for cell in softmax}
-    published = {cell: min(tables.published_mse(name, *cell) for name in ours) for cell in softmax}
+    published = {cell: min(published_mse(name, *cell) for name in ours) for cell in softmax}
     plain = {cell: errors[1] for cell, errors in softmax.items()}
     pairs = {
         "softmax is at most 0.005 above the published number": (
             plain,
-            {cell: tables.published_mse("softmax", *cell) for cell in softmax},
+            {cell: published_mse("softmax", *cell) for cell in softmax},
         ),
         "the TOA variant with the lowest validation error is at most 0.005 above the best published variant": (
             chosen,
@@ -188,7 +208,7 @@ def against_paper() -> str:
     for words, (found, theirs) in pairs.items():
         late = [cell for cell in found if found[cell] > theirs[cell] + 0.005]
         others = [
-            f"{tables.BACKBONES[backbone]} on {dataset} at {horizon} ({found[cell]:.3f} against {theirs[cell]:.3f})"
+            f"{BACKBONES[backbone]} on {dataset} at {horizon} ({found[cell]:.3f} against {theirs[cell]:.3f})"
             for cell in late
             for dataset, backbone, horizon in [cell]
         ]
@@ -203,15 +223,15 @@ def against_paper() -> str:
 def sor_pairs() -> str:
     """What SOR changes in pairs of runs of the paper's ablation, and in the paper."""
 
-    def key(record: tables.Record) -> tuple[Any, ...]:
+    def key(record: Record) -> tuple[Any, ...]:
         config = record["config"]
         return config["dataset"], config["horizon"], config["attention"]["name"], record["seed"]
 
-    runs = tables.read_records("forecasting/horizon-96.jsonl") + tables.read_records("forecasting/horizons.jsonl")
+    runs = stored_records("forecasting/horizon-96.jsonl") + stored_records("forecasting/horizons.jsonl")
     kept = {key(run): run["metrics"]["mse"] for run in runs if run["config"]["backbone"] == "patchtst"}
-    left = {key(run): run["metrics"]["mse"] for run in tables.read_records("forecasting/no-sor.jsonl")}
+    left = {key(run): run["metrics"]["mse"] for run in stored_records("forecasting/no-sor.jsonl")}
     costs = [error - kept[one] for one, error in left.items()]
-    paper = tables.published("sor-ablation-full")
+    paper = stored_results.published("sor-ablation-full")
     theirs = [
         paper[dataset, horizon, backbone, f"{variant}-nosor", "mse"] - value
         for (dataset, horizon, backbone, variant, metric), value in paper.items()
@@ -228,7 +248,7 @@ def all_values() -> dict[str, Callable[[], str]]:
     """Every value by name."""
     found: dict[str, Callable[[], str]] = {"toa-better-sets": better_sets, "latest-best-epoch": latest_epoch}
     for backbone in ("itransformer", "duet", "patchtst"):
-        found[f"toa-better-{backbone}"] = partial(wins, backbone, tables.RECIPE_SETS)
+        found[f"toa-better-{backbone}"] = partial(wins, backbone, RECIPE_SETS)
         found[f"sor-better-{backbone}"] = partial(sor_wins, backbone)
         found[f"trials-{backbone}"] = partial(trials, backbone)
     for name, backbone in (("trials-classify", "patchtst"), ("trials-classify-two-axis", "two-axis")):
@@ -236,10 +256,10 @@ def all_values() -> dict[str, Callable[[], str]]:
     found["whole-cases"] = whole_cases
     found["toa-better-duet-large"] = partial(wins, "duet", LARGE)
     found["toa-better-patchtst-small"] = partial(wins, "patchtst", SMALL)
-    found["uea-sets"] = lambda: str(len(tables.uea_accuracies()))
+    found["uea-sets"] = lambda: str(len(classification_tables.uea_accuracies()))
     found |= {f"uea-{name.lower()}": partial(uea_mean, name) for name in ("toa", "ROCKET", "HC2")}
     found |= {"uea-network": uea_network}
-    for name in tables.UEA:
+    for name in classification_tables.UEA:
         found[f"uea-relu-{name}"] = partial(uea_gain, f"`{name}`", "toa-relu", f"`{name}`")
     found["repeats-count"] = lambda: str(len(repeated_pairs()))
     found["duet-sor-earlier"] = partial(duet_value, "without SOR", "earlier", "{0.better} of {0.cells}")

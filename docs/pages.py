@@ -107,7 +107,9 @@ def command_page() -> str:
             if words == ["--help"]:
                 continue
             default = parameter.default() if callable(parameter.default) else parameter.default
-            shown = "required" if parameter.required else "" if default in (None, (), []) else f"`{default}`"
+            shown = "" if default in (None, (), []) else f"`{default}`"
+            if parameter.required:
+                shown = "required"
             text = (getattr(parameter, "help", None) or "").replace("|", "\\|").replace("\n", " ")
             lines.append(f"| {', '.join(f'`{word}`' for word in words)} | {shown} | {text} |")
         lines.append("")

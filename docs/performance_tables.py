@@ -7,7 +7,7 @@ from pathlib import Path
 from toa.experiments.records import Record
 from toa.report.tables import markdown_table
 from toa_bench.tables import (
-    Table,
+    TableRows,
     complete_run,
     efficiency,
     growth,
@@ -51,11 +51,11 @@ def speed_summary(folder: Path = RECORDS) -> str:
     return table(["one H200", "compared with", "toa", "theirs", "ratio"], rows, left=2)
 
 
-def cases(record: Record) -> Table:
+def cases(record: Record) -> TableRows:
     """Sizes of the models and batches of a training step."""
     names = {"lookback": "L", "batch_size": "batch", "channels": "channels"}
     sizes = {"num_layers": "layers", "embed_dim": "width", "num_heads": "heads", "ff_dim": "feed-forward"}
-    table: Table = [["case", *names.values(), *sizes.values()]]
+    table: TableRows = [["case", *names.values(), *sizes.values()]]
     for row in record["rows"]:
         case = row["case"]
         table.append(
@@ -64,9 +64,9 @@ def cases(record: Record) -> Table:
     return table
 
 
-def sweeps(record: Record) -> Table:
+def sweeps(record: Record) -> TableRows:
     """Time of many tiny runs by each executor."""
-    table: Table = [["executor", "seconds", "s per 100 runs", "records before the kill", "runs repeated"]]
+    table: TableRows = [["executor", "seconds", "s per 100 runs", "records before the kill", "runs repeated"]]
     for name, case in record["cases"].items():
         times = [number(case[key], 1) for key in ("seconds", "per_100_runs")]
         table.append([name, *times, *(str(case.get(key, "")) for key in ("records_before", "repeated"))])
@@ -76,7 +76,7 @@ def sweeps(record: Record) -> Table:
 # settings of the primitive that its own table does not have
 VARIANTS = tuple(f"operator_attention_{name}.json" for name in ("w32", "w128", "w256", "float16", "toeplitz", "banded"))
 # each table of the page: the function that makes it, and its records
-TABLES: dict[str, tuple[Callable[[Record], Table], *tuple[str, ...]]] = {
+TABLES: dict[str, tuple[Callable[[Record], TableRows], *tuple[str, ...]]] = {
     "primitive": (primitive, "operator_attention.json"),
     "primitive-tf32": (primitive, "operator_attention_tf32.json"),
     "primitive-exact": (primitive, "operator_attention_exact.json"),
@@ -112,7 +112,12 @@ def performance_table(name: str, folder: Path = RECORDS) -> str:
     joined = records[0]
     if len(records) > 1:
         joined = {"rows": [row for record in records for row in record["rows"]]}
-    left = 3 if make in (steps, variants) else 2 if make is kernel_gains else 1
+    # columns of text, which are aligned to the left
+    left = 1
+    if make in (steps, variants):
+        left = 3
+    elif make is kernel_gains:
+        left = 2
     parts = ["\n".join(markdown_table(make(joined), left=left))]
     for record in records:
         origin = f"{record['device']}, PyTorch {record['versions']['torch']}, commit {record['commit']}"

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-import page_tables as tables
 from performance_tables import table
+from stored_results import RESULTS, Record, gains_by_set, grouped
 from toa.report.gains import lower_is_better, t_interval
 from toa.report.tables import signed
 
@@ -21,19 +21,19 @@ from toa.report.tables import signed
 DUET_RUNS = {"earlier": ["stored"], "repeated": ["repeated"], "both": ["stored", "repeated"]}
 
 
-def read_repeats() -> tables.Record:
+def read_repeats() -> Record:
     """The file of repeated runs."""
-    content: tables.Record = json.loads((tables.RESULTS / "repeats.json").read_text(encoding="utf-8"))
+    content: Record = json.loads((RESULTS / "repeats.json").read_text(encoding="utf-8"))
     return content
 
 
 @functools.cache
-def repeated_pairs() -> list[tables.Record]:
+def repeated_pairs() -> list[Record]:
     """Stored runs with their repetitions, and the changes in percent of an error or in points of an accuracy.
 
     `change` is that of the repeated run, `seeds` are the sizes of those to other seeds of the same cell.
     """
-    pairs: list[tables.Record] = read_repeats()["pairs"]
+    pairs: list[Record] = read_repeats()["pairs"]
     for pair in pairs:
         unit = 100 / (pair["stored"] if lower_is_better(pair["metric"]) else 1)
         pair["change"] = unit * (pair["repeated"] - pair["stored"])
@@ -44,10 +44,9 @@ def repeated_pairs() -> list[tables.Record]:
 def repeats() -> str:
     """Repeated runs by task, protocol and backbone."""
     rows = []
-    for key, found in sorted(
-        tables.grouped(repeated_pairs(), lambda p: (p["task"], p["protocol"], p["backbone"])).items()
-    ):
-        sizes, seeds = [abs(pair["change"]) for pair in found], [one for pair in found for one in pair["seeds"]]
+    for key, found in sorted(grouped(repeated_pairs(), lambda p: (p["task"], p["protocol"], p["backbone"])).items()):
+        sizes = [abs(pair["change"]) for pair in found]
+        seeds = [one for pair in found for one in pair["seeds"]]
         counts = [str(len(found)), str(len({pair["stored_commit"] for pair in found}))]
         mean = statistics.mean(pair["change"] for pair in found)
         shown = [f"{mean:+.2f}", f"{statistics.median(sizes):.2f}", f"{max(sizes):.2f}"]
@@ -96,8 +95,9 @@ class Gain(NamedTuple):
 def duet_gain(other: str, sides: Sequence[str]) -> Gain:
     """Gain of TOA-Softmax over another variant of `duet_errors`."""
     errors = duet_errors(sides)
-    ours, plain = errors["toa-softmax"], errors[other]
-    gains = [*tables.gains_by_set(ours, plain).values()]
+    ours = errors["toa-softmax"]
+    plain = errors[other]
+    gains = [*gains_by_set(ours, plain).values()]
     interval = t_interval(np.array(gains))
     assert interval is not None
     return Gain(statistics.fmean(gains), interval, sum(ours[cell] < error for cell, error in plain.items()), len(plain))

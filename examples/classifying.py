@@ -32,7 +32,8 @@ print("the stack " + "; ".join(classifier.stack_.verdicts()))
 
 accuracy = classifier.score(X_new, y_new)
 print(f"accuracy on {len(X_new)} new cases: {accuracy:.2f}, expected {classifier.validation_:.2f}")
-label, chance = classifier.predict(X_new[:1])[0], classifier.predict_proba(X_new[:1]).max()
+label = classifier.predict(X_new[:1])[0]
+chance = classifier.predict_proba(X_new[:1]).max()
 print(f"first new case: {label}, with probability {chance:.2f}")
 
 # %%

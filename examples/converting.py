@@ -17,7 +17,12 @@ import toa
 # %%
 # The model to convert: a Transformer encoder that forecasts 8 steps of a noisy wave from 24, after a short training.
 
-PAST, HORIZON, WIDTH = 24, 8, 8
+# steps that the model reads
+PAST = 24
+# steps that it forecasts
+HORIZON = 8
+# width of a token
+WIDTH = 8
 
 
 class Encoder(nn.Module):
@@ -94,7 +99,8 @@ print(f"largest difference: {difference:.1e}")
 
 train(model, steps=200, seed=1)
 train(original, steps=200, seed=1)
-after, unconverted = error(model), error(original)
+after = error(model)
+unconverted = error(original)
 print(f"fine-tuned: {after:.4f} with operators, {unconverted:.4f} without")
 
 # %%

@@ -26,7 +26,8 @@ temperature[660:672] += 6 * (-1.0) ** np.arange(12)
 pressure = 3 + 0.1 * rng.standard_normal(800)
 pressure[750:780] += 1.0
 table = pd.DataFrame({"time": time, "load": load, "temperature": temperature, "pressure": pressure})
-normal, new = table.head(600), table.tail(200).reset_index(drop=True)
+normal = table.head(600)
+new = table.tail(200).reset_index(drop=True)
 
 # %%
 # `fit` takes normal rows. `contamination` is the share of normal rows that may be flagged: it sets the threshold. Other

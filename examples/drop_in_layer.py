@@ -17,7 +17,10 @@ from toa.nn import AttentionSpec, TemporalOperatorAttention, build_attention
 # `nn.MultiheadAttention` with `batch_first`: they take query, key and value, and return tokens and, on request,
 # weights. They need the number of tokens when they are created, because the operators are matrices of that size.
 
-LENGTH, WIDTH = 16, 8
+# tokens of a sequence
+LENGTH = 16
+# width of a token
+WIDTH = 8
 
 
 class OneLayer(nn.Module):

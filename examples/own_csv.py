@@ -28,7 +28,8 @@ pd.DataFrame({"time": hours, "visitors": visitors, "power": power}).to_csv("shop
 # From here on, use your own table. The last week is kept for testing.
 
 table = pd.read_csv("shop.csv", parse_dates=["time"])
-seen, kept = table.iloc[: -7 * 24], table.iloc[-7 * 24 :]
+seen = table.iloc[: -7 * 24]
+kept = table.iloc[-7 * 24 :]
 model = toa.Forecaster(horizon=24, lookback=7 * 24, interval=0.8, epochs=5).fit(seen)
 print(f"one row every {model.freq_}; a season has {model.season_} steps")
 print({name: round(weight, 2) for name, weight in model.weights_.items()})

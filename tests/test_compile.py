@@ -6,7 +6,9 @@ import pytest
 from tests.ops.test_kernels import FILES, INTERPRETER
 from tests.support import run_without_shape_checks
 
-LAYERS, MODELS = (Path(__file__).parent / folder / "compile_cases.py" for folder in ("nn", "contracts"))
+# cases of layers and of models, each run in a process of its own
+LAYERS = Path(__file__).parent / "nn" / "compile_cases.py"
+MODELS = Path(__file__).parent / "contracts" / "compile_cases.py"
 
 
 def test_a_compiled_attention_matches_eager_and_kernels_the_reference() -> None:

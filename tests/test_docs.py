@@ -70,7 +70,8 @@ def check_reading_operators(names: dict[str, Any]) -> None:
 def check_detecting(names: dict[str, Any]) -> None:
     """The two faults are the most severe events, named by their channels, and the combination is beside baselines."""
     faults = {"temperature": (660, 671), "pressure": (750, 779)}
-    time, events = names["time"], names["events"].head(2).set_index("channel")
+    time = names["time"]
+    events = names["events"].head(2).set_index("channel")
     assert set(events.index) == faults.keys()
     # an event holds its fault and at most a window of 24 rows beside it, because windows with a fault are scored
     for channel, (first, last) in faults.items():

@@ -145,7 +145,8 @@ def reached(package: Path, folder: str) -> set[str]:
     found = imports_of(package)
     modules = {".".join(("toa", *path.with_suffix("").parts)).removesuffix(".__init__"): path for path in found}
     todo = [path for path in found if folder_of(path) == folder]
-    seen, outside = set(todo), set()
+    seen = set(todo)
+    outside = set()
     while todo:
         for name in found[todo.pop()]:
             parts = name.split(".")

@@ -69,7 +69,9 @@ def test_forecasts_do_not_depend_on_the_budget(monkeypatch):
 def test_histories_of_a_wide_table_are_combined_in_parts(monkeypatch):
     data = np.random.default_rng(0).normal(size=(120, 3)).cumsum(0)
     model = Forecaster(4, epochs=1, effort="least").fit(data)
-    expected, combine, seen = model.backtest(data).forecast, Choice.combine, []
+    expected = model.backtest(data).forecast
+    combine = Choice.combine
+    seen = []
     monkeypatch.setattr("toa.estimators.forecaster._HISTORIES", 7)
 
     def watched(self, histories, *more):

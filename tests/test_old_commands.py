@@ -151,7 +151,8 @@ def parse(line: str) -> None:
     _, *words = shlex.split(line)
     command: Any = typer.main.get_command(app)
     while words and words[0] in subcommands(command):
-        command, words = subcommands(command)[words[0]], words[1:]
+        command = subcommands(command)[words[0]]
+        words = words[1:]
     if words not in (["--version"], ["--help"]):
         assert not subcommands(command), f"no command {words}"
         command.make_context(command.name, words)

@@ -74,7 +74,8 @@ def test_every_dependency_is_bounded_and_every_extra_has_a_reason() -> None:
 
 
 def test_calls_in_the_examples_of_modules_have_arguments_that_exist() -> None:
-    checked, wrong = 0, []
+    checked = 0
+    wrong = []
     # without integrations, whose packages take long to import
     for path in (path for path in SOURCES if path.parent.name != "integrations"):
         documented = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

@@ -8,6 +8,7 @@ import pytest
 import page_tables
 import page_values
 import performance_tables
+from stored_results import stored_records
 from tests.support import ROOT, message, written
 from toa.models import BACKBONES
 from toa.report.tables import markdown_table
@@ -40,7 +41,7 @@ def test_no_table_of_numbers_is_typed_by_hand(page):
 
 def test_every_run_of_the_search_is_in_the_recipe():
     """By their number of cells: a run that no table selects would be lost."""
-    records = page_tables.read_records("forecasting/search.jsonl")
+    records = stored_records("forecasting/search.jsonl")
     runs = {(r["config_hash"], r["device"][:3]) for r in records}
     tables = [make() for name, make in page_tables.all_tables().items() if name.startswith("recipe-")]
     cells = sum(len(re.findall(r"\S+ / \S+", line)) for made in tables for line in made.splitlines())
@@ -98,7 +99,8 @@ def test_steps_stand_beside_their_aims():
     assert "| patchtst-128 | toa-gated | triton | 1.00 | 0.400 | 0.800 | 0.75 | 1 | 0.50 | 0.0 |" in made
     assert "| patchtst-128 | toa-relu | refused |" in made
     # three tokens: patches and head; six square and two wide linear maps; twenty products per head
-    ends, linear = 16 * 2 * 3 + 3 * 2 * 96, 6 * 2**2 + 2 * 2 * 4
+    ends = 16 * 2 * 3 + 3 * 2 * 96
+    linear = 6 * 2**2 + 2 * 2 * 4
     assert step_flops(case, "toa-gated") == 2 * (3 * ends + 3 * (3 * linear + 20 * 3 * 2))
 
 

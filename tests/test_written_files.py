@@ -13,7 +13,8 @@ from toa.cli import terminal
 
 def test_a_link_stays_and_its_file_is_replaced(tmp_path):
     (tmp_path / "folder").mkdir()
-    file, link = tmp_path / "folder" / "real.csv", tmp_path / "link.csv"
+    file = tmp_path / "folder" / "real.csv"
+    link = tmp_path / "link.csv"
     file.write_text("old", encoding="utf-8")
     link.symlink_to(file)
     terminal.check_destinations(link)

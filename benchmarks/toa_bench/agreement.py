@@ -30,7 +30,10 @@ from toa_bench.peer import hide_checkouts, peer_arguments, stand_in_for_missing
 SIZES = {"lookback": 96, "horizon": 24, "channels": 5}
 _MODEL: dict[str, Any] = {"embed_dim": 32, "num_heads": 4, "num_layers": 2, "ff_dim": 64, "label_len": 48}
 _MODEL |= {"decoder_layers": 1, "dropout": 0.0, "head_dropout": 0.0, "moving_average": 25, "top_k": 2}
-_BATCH, _SEED = 4, 0
+# windows per batch
+_BATCH = 4
+# seed of weights and inputs
+_SEED = 0
 # Informer draws keys; with this factor it takes all
 _ALL_KEYS = 100
 # the library's names of our backbones, and what it has instead of our defaults

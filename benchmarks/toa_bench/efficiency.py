@@ -92,8 +92,9 @@ class EfficiencyRun:
     def counts(self) -> tuple[int, int]:
         """Numbers of timed steps and of warm-up steps on the device of the run."""
         on_cuda = resolve_device(self.device).type == "cuda"
-        steps = (100 if on_cuda else 10) if self.steps is None else self.steps
-        warmup = (20 if on_cuda else 2) if self.warmup is None else self.warmup
+        default_steps, default_warmup = (100, 20) if on_cuda else (10, 2)
+        steps = default_steps if self.steps is None else self.steps
+        warmup = default_warmup if self.warmup is None else self.warmup
         check_at_least("steps on CUDA" if on_cuda else "steps", steps, MIN_CUDA_STEPS if on_cuda else 1)
         check_at_least("warmup", warmup, 0)
         return steps, warmup
@@ -108,7 +109,8 @@ def row_config(row: str, *, dataset: str = "ETTh1", tf32: bool = True) -> Foreca
 
 def measure_row(run: EfficiencyRun, row: str) -> StepCost:
     """Measure our system of a row in this process."""
-    config, device = run.config(row), resolve_device(run.device)
+    config = run.config(row)
+    device = resolve_device(run.device)
     data = _load(run, config, device)
     with numerics(device, tf32=config.tf32):
         system = OwnSystem(config, lambda: FORECASTING.batches(config, data, device), len(data.columns), device)

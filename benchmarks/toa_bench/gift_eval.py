@@ -40,7 +40,7 @@ SCORES |= {"mean_weighted_sum_quantile_loss": "wql"}
 DOMAINS = {"ett1": ("Energy", 7), "hospital": ("Healthcare", 1)}
 # probability outside the interval of MSIS
 _OUTSIDE = 0.05
-Table = Float64[np.ndarray, "t c"]
+SeriesValues = Float64[np.ndarray, "t c"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +59,7 @@ class Config:
     horizon: int
     season: int
     windows: int
-    load: Callable[[str | Path | None], list[Table]]
+    load: Callable[[str | Path | None], list[SeriesValues]]
     by_window: bool = False
 
     def before_test(self, times: int) -> "Config":
@@ -69,13 +69,13 @@ class Config:
         """
         tested = self.windows * self.horizon
 
-        def load(data_dir: str | Path | None) -> list[Table]:
+        def load(data_dir: str | Path | None) -> list[SeriesValues]:
             return [values[: -times * tested] for values in self.load(data_dir) if len(values) > (times + 2) * tested]
 
         return replace(self, name=f"{self.name}, {times} earlier", load=load)
 
 
-def _ett(rows: int, data_dir: str | Path | None) -> list[Table]:
+def _ett(rows: int, data_dir: str | Path | None) -> list[SeriesValues]:
     """The first ETT station, each step the mean of `rows` rows of 15 minutes."""
     spec = DATASETS["ETTm1"]
     values = read_dataset(spec, locate(spec, data_dir)).values[0]
@@ -83,12 +83,12 @@ def _ett(rows: int, data_dir: str | Path | None) -> list[Table]:
     return [values[:whole].reshape(-1, rows, values.shape[1]).mean(1)]
 
 
-def _hourly(data_dir: str | Path | None) -> list[Table]:
+def _hourly(data_dir: str | Path | None) -> list[SeriesValues]:
     specs = [DATASETS[name] for name in ("ETTh1", "ETTh2")]
     return [read_dataset(spec, locate(spec, data_dir)).values[0] for spec in specs]
 
 
-def _collection(name: str, data_dir: str | Path | None) -> list[Table]:
+def _collection(name: str, data_dir: str | Path | None) -> list[SeriesValues]:
     return list(load_collection(name, data_dir).joined().values)
 
 
@@ -135,7 +135,8 @@ def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None,
     windows = [
         (values, origin) for values in series for origin in range(len(values) - tested, len(values), config.horizon)
     ]
-    cpu, begin = time.process_time(), time.monotonic()
+    cpu = time.process_time()
+    begin = time.monotonic()
     fitted = begin
     weights: dict[str, float] = {}
     quantiles: Any = None
@@ -192,9 +193,11 @@ def _scores(
     columns = tuple(map(str, range(actual.shape[2])))
     found = score_forecasts(point, actual, columns=columns, scale=scale, quantiles=quantiles, levels=LEVELS).overall
     scores = {name: found[name] for name in ("mase", "wql", "mae", "rmse", "wape", "smape")}
-    error, size = np.abs(point - actual), np.abs(actual)
+    error = np.abs(point - actual)
+    size = np.abs(actual)
     unit = np.broadcast_to(np.where(scale > 0, scale, np.nan)[:, None], actual.shape)
-    low, high = quantiles[:, :, :2], quantiles[:, :, -2:]
+    low = quantiles[:, :, :2]
+    high = quantiles[:, :, -2:]
     # the bounds lie outside of the levels: the tails continue exponentially through the last two levels
     beyond = np.log(_OUTSIDE / 2 / LEVELS[0]) / np.log(LEVELS[1] / LEVELS[0])
     lower = low[:, :, 0] + beyond * (low[:, :, 1] - low[:, :, 0])
@@ -219,7 +222,8 @@ def _mean_by_window(windows: int, values: Float64[np.ndarray, "nk p c"]) -> Floa
 
 def fev_row(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record of `toa bench fev` as a row of the leaderboard; cells that only the package fev knows are empty."""
-    metrics, shift = record["metrics"], ETT_1H.windows * ETT_1H.horizon
+    metrics = record["metrics"]
+    shift = ETT_1H.windows * ETT_1H.horizon
     return {
         "model_name": record["method"],
         "dataset_path": "fev_datasets",

@@ -180,7 +180,8 @@ def run_leaderboard(
         found = gift_eval.evaluate(by_name[name], method, data_dir=data_dir, **options)
         return {name.replace("_seconds", "_s"): value for name, value in found.items()}
 
-    titles, shown = {"mase": "MASE", "wql": "WQL"}, {"key": "config", "digits": 4, "again": True}
+    titles = {"mase": "MASE", "wql": "WQL"}
+    shown = {"key": "config", "digits": 4, "again": True}
     run_pairs(benchmark, run, list(by_name), chosen, gift_eval.FORECASTERS, work, titles, out, **shown)  # type: ignore[arg-type]
     if table is not None and submit is not None:
         # records of `--earlier` may lie in the same file

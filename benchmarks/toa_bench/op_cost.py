@@ -35,7 +35,9 @@ STRUCTURES: dict[str, tuple[int, Callable[[Tensor], ops.Operator]]] = {
 # kernels use full-size tiles from 2048 tokens; on a CPU that length would take minutes
 _CHECKED_TOKENS = {"cuda": 2048, "cpu": 129}
 # score matrices that the reference holds at once, forward and backward, each at least float32
-_REFERENCE_SCORES, _REFERENCE_SCORES_GATED = 9, 20
+_REFERENCE_SCORES = 9
+# as many of gated attention
+_REFERENCE_SCORES_GATED = 20
 _MAX_REPEATS = 200
 _LONG_MS = 100.0
 
@@ -171,7 +173,8 @@ class _Problem:
         gated = ops.ACTIVATIONS[case.activation].gated
         shape = (case.batch, case.tokens, case.heads, case.width)
         inputs = {name: normal(*shape) for name in ["q", "k", "v"] + ["gate_q", "gate_k"] * gated}
-        n, (lags, _) = case.tokens, STRUCTURES[case.structure]
+        n = case.tokens
+        lags, _ = STRUCTURES[case.structure]
         entries = {"dense": (n, n), "toeplitz": (2 * n - 1,), "banded": (lags, n)}[case.structure]
         operators = [] if case.system == SDPA else ["s1", "s2"] + ["gate_s1"] * gated
         # rows of about unit size

@@ -46,7 +46,8 @@ class OpRun(OpSettings):
         """The same run with the defaults of its device filled in."""
         on_cuda = resolve_device(self.device).type == "cuda"
         dtype = self.dtype or ("bfloat16" if on_cuda else "float32")
-        budget = (32.0 if on_cuda else 1.0) if self.budget is None else self.budget
+        default_budget = 32.0 if on_cuda else 1.0
+        budget = default_budget if self.budget is None else self.budget
         return replace(self, dtype=dtype, budget=budget)
 
     def cases(self) -> list[OpCase]:
@@ -142,7 +143,8 @@ def _over_sdpa(rows: Sequence[Record]) -> list[Record]:
     base = {row["tokens"]: row["cost"] for row in rows if row["system"] == SDPA}
 
     def ratio(row: Record, key: str) -> float | None:
-        cost, other = row["cost"], base[row["tokens"]]
+        cost = row["cost"]
+        other = base[row["tokens"]]
         return cost[key] / other[key] if cost and other and cost[key] and other[key] else None
 
     keys = {"time": "milliseconds", "graph": "graph_ms", "peak": "peak_bytes"}

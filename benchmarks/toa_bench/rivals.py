@@ -13,7 +13,10 @@ from torch import Tensor
 
 from toa import ops
 
-FLEX, COMPILED = "flex", "compiled"
+# PyTorch's FlexAttention
+FLEX = "flex"
+# the formula, compiled by PyTorch
+COMPILED = "compiled"
 RIVALS = (FLEX, COMPILED)
 
 

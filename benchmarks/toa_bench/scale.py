@@ -23,7 +23,12 @@ from toa.experiments.records import provenance
 from toa.integrations.ray import forecast_parts, sample_series
 from toa_bench.leaderboards import add_record, read_lines
 
-STEPS, HORIZON, SEASON = 100, 12, 12
+# rows of a series
+STEPS = 100
+# rows to forecast
+HORIZON = 12
+# rows of a season
+SEASON = 12
 # series of a file
 _PART = 10_000
 
@@ -35,7 +40,8 @@ def write_panel(folder: Path, series: int, seed: int = 2024) -> int:
 
     rng = np.random.default_rng(seed)
     times = np.arange("2015-01", np.datetime64("2015-01") + STEPS, dtype="datetime64[M]").astype("datetime64[s]")
-    place, size = np.arange(STEPS), 0
+    place = np.arange(STEPS)
+    size = 0
     for start in range(0, series, _PART):
         count = min(_PART, series - start)
         level, trend, depth = rng.lognormal(4.0, 1.0, (3, count, 1)) * np.array([1.0, 0.002, 0.2])[:, None, None]

@@ -110,7 +110,8 @@ class Plan:
         """The same in the cells of `confirm`, for the trials that are confirmed on the datasets of a size."""
         for backbone in self.backbones():
             for size in reversed(self.sizes):
-                datasets, cell = sized_datasets(self, found, size), (self.horizon, self.seed)
+                datasets = sized_datasets(self, found, size)
+                cell = (self.horizon, self.seed)
                 # where trials are screened, the plain attention need not have run on all datasets
                 trials = [
                     trial

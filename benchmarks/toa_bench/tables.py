@@ -6,7 +6,7 @@ from toa import ops
 from toa.experiments.records import Record
 from toa_bench.rivals import RIVALS
 
-Table = list[Sequence[str]]
+TableRows = list[Sequence[str]]
 
 # matrix products per head, forward and backward: the minimum work of a fused kernel
 SDPA_PRODUCTS = 7
@@ -41,13 +41,13 @@ def measured(record: Record, systems: Sequence[str]) -> tuple[list[str], dict[in
     return [name for name in systems if any(name in rows for rows in found.values())], found
 
 
-def primitive(record: Record) -> Table:
+def primitive(record: Record) -> TableRows:
     """Time of forward and backward, and its ratio to the minimum."""
     names, lengths = measured(record, SYSTEMS)
     timed = [activation for activation in MEASURED if f"{activation} triton" in names]
     floors = {activation: PRODUCTS[activation] / SDPA_PRODUCTS for activation in timed}
     ends = [(f"{activation} / sdpa", f"of its floor, {floor:.2f}") for activation, floor in floors.items()]
-    table: Table = [["N", *names, *(title for pair in ends for title in pair)]]
+    table: TableRows = [["N", *names, *(title for pair in ends for title in pair)]]
     for tokens, rows in lengths.items():
         costs = [rows[name]["cost"] if name in rows else None for name in names]
         cells = ["" if cost is None else number(cost["graph_ms"] or cost["milliseconds"], 3) for cost in costs]
@@ -60,10 +60,10 @@ def primitive(record: Record) -> Table:
     return table
 
 
-def rates(record: Record) -> Table:
+def rates(record: Record) -> TableRows:
     """Eager time, its ratio to one CUDA graph, and TFLOP/s of the matrix products in the graph."""
     names, lengths = measured(record, SYSTEMS)
-    table: Table = [["N", *(f"{name}: {what}" for name in names for what in ("eager, ms", "/ graph", "TFLOP/s"))]]
+    table: TableRows = [["N", *(f"{name}: {what}" for name in names for what in ("eager, ms", "/ graph", "TFLOP/s"))]]
     for tokens, rows in lengths.items():
         cells = [str(tokens)]
         for name in names:
@@ -78,9 +78,9 @@ def rates(record: Record) -> Table:
     return table
 
 
-def variants(record: Record) -> Table:
+def variants(record: Record) -> TableRows:
     """Time of one backend for other widths, dtypes and operators, and its memory per token."""
-    table: Table = [["operators", "dtype", "norms", "B", "D", "N", "activation", "ms", "/ sdpa", "KiB per token"]]
+    table: TableRows = [["operators", "dtype", "norms", "B", "D", "N", "activation", "ms", "/ sdpa", "KiB per token"]]
     for row in record["rows"]:
         if row["cost"] and row["name"] != "sdpa":
             norms = [name for name in (row["score_norm"], row["gate_norm"]) if name != "none"]
@@ -91,10 +91,10 @@ def variants(record: Record) -> Table:
     return table
 
 
-def memory(record: Record) -> Table:
+def memory(record: Record) -> TableRows:
     """Memory in addition to inputs, operators, output and gradients, in MiB and in KiB per token."""
     names, lengths = measured(record, [name for name in SYSTEMS if not name.endswith(" reference")])
-    table: Table = [["N", *(f"{name}: {unit}" for name in names for unit in ("MiB", "KiB per token"))]]
+    table: TableRows = [["N", *(f"{name}: {unit}" for name in names for unit in ("MiB", "KiB per token"))]]
     for tokens, rows in lengths.items():
         cells = [str(tokens)]
         for name in names:
@@ -106,23 +106,26 @@ def memory(record: Record) -> Table:
 
 def step_flops(case: Record, attention: str) -> float:
     """Floating-point operations of the matrix products of a step, including the backward pass and recomputed scores."""
-    model, activation = case["model"], attention.removeprefix("toa-")
+    model = case["model"]
+    activation = attention.removeprefix("toa-")
     width, ff_width, layers = model["embed_dim"], model["ff_dim"], model["num_layers"]
     if case["backbone"] == "patchtst":
-        sequences, tokens = case["batch_size"] * case["channels"], (case["lookback"] - 16) // 8 + 2
+        sequences = case["batch_size"] * case["channels"]
+        tokens = (case["lookback"] - 16) // 8 + 2
         ends = 16 * width * tokens + tokens * width * 96
     else:
         # the four time marks are tokens as well
-        sequences, tokens = case["batch_size"], case["channels"] + 4
+        sequences = case["batch_size"]
+        tokens = case["channels"] + 4
         ends = (case["lookback"] + 96) * width * tokens
     linear = (6 if ops.ACTIVATIONS[activation].gated else 4) * width**2 + 2 * width * ff_width
     products = SDPA_PRODUCTS if attention == "softmax" else PRODUCTS[activation]
     return 2.0 * sequences * (3 * ends + layers * tokens * (3 * linear + products * tokens * width))
 
 
-def steps(record: Record) -> Table:
+def steps(record: Record) -> TableRows:
     """Time and memory of a training step, and their ratios to the peer's, eager and compiled."""
-    table: Table = [["case", "system", "backend", "ms", "/ peer", "/ compiled", "aim", "MiB", "/ peer", "TFLOP/s"]]
+    table: TableRows = [["case", "system", "backend", "ms", "/ peer", "/ compiled", "aim", "MiB", "/ peer", "TFLOP/s"]]
     for row in record["rows"]:
         for name, system in row["systems"].items():
             if "refused" in system:
@@ -148,9 +151,9 @@ def steps(record: Record) -> Table:
     return table
 
 
-def kernel_gains(record: Record) -> Table:
+def kernel_gains(record: Record) -> TableRows:
     """What the kernels beside attention gain: a step with some of them switched off."""
-    table: Table = [["case", "switched off", "ms", "gain of the kernels", "at least 3 %", "MiB"]]
+    table: TableRows = [["case", "switched off", "ms", "gain of the kernels", "at least 3 %", "MiB"]]
     for row in record["rows"]:
         gain = row.get("gain")
         words = ("", "") if gain is None else (f"{100 * gain:+.1f} %", "yes" if gain >= LEAST_GAIN else "no")
@@ -159,9 +162,9 @@ def kernel_gains(record: Record) -> Table:
     return table
 
 
-def efficiency(record: Record) -> Table:
+def efficiency(record: Record) -> TableRows:
     """The paper's rows: time and memory of a step beside the peer's softmax model of the same backbone."""
-    table: Table = [["row", "ms", "peer, ms", "/ peer", "MiB", "peer, MiB", "parameters", "published, ms"]]
+    table: TableRows = [["row", "ms", "peer, ms", "/ peer", "MiB", "peer, MiB", "parameters", "published, ms"]]
     for row in record["rows"]:
         peer = record["peer"][row["config"]["backbone"]]
         times = [row["milliseconds"], peer["milliseconds"]]
@@ -171,18 +174,20 @@ def efficiency(record: Record) -> Table:
     return table
 
 
-def growth(record: Record) -> Table:
+def growth(record: Record) -> TableRows:
     """Milliseconds per step by case, one column per system."""
     names = list(record["rows"][0]["systems"])
-    table: Table = [["case", *(f"{name}, ms" for name in names)]]
+    table: TableRows = [["case", *(f"{name}, ms" for name in names)]]
     for row in record["rows"]:
         table.append([row["name"], *(number(row["systems"][name].get("milliseconds")) for name in names)])
     return table
 
 
-def complete_run(record: Record) -> Table:
+def complete_run(record: Record) -> TableRows:
     """A complete training run, data loading included."""
-    table: Table = [["system", "epochs", "epoch, s", "/ peer", "training, s", "/ peer", "run, s", "/ peer", "test MSE"]]
+    table: TableRows = [
+        ["system", "epochs", "epoch, s", "/ peer", "training, s", "/ peer", "run, s", "/ peer", "test MSE"]
+    ]
     for name, run in record["runs"].items():
         ratios = record["ratios"].get(name, {})
         cells = [name, str(run["epochs"])]

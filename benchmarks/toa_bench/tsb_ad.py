@@ -46,7 +46,8 @@ def evaluate(dataset: str, method: str, *, data_dir: str | Path | None = None, *
     reason = undefined(data.labels)
     if reason is not None:
         raise ValueError(f"{dataset} must have anomalies and normal rows, but {reason}.")
-    begin, cpu = time.monotonic(), time.process_time()
+    begin = time.monotonic()
+    cpu = time.process_time()
     detector = AnomalyDetector(model=model, device="cpu", **options).fit(data.train.numpy().astype(np.float64))
     fitted = time.monotonic()
     score = detector.scores(data.test.numpy().astype(np.float64))

@@ -69,7 +69,8 @@ def describe_sets(plan: WidePlan, data_dir: Path | None) -> dict[str, Any]:
     for dataset in here(plan, None, data_dir):
         setting = Setting(rate=plan.rates[0], instance_norm=plan.norms[0])
         jobs = {system: trial_job(plan, dataset, system, setting) for system in plan.systems}
-        plain, reference = jobs[next(iter(plan.systems))].config, jobs[plan.reference].config
+        plain = jobs[next(iter(plan.systems))].config
+        reference = jobs[plan.reference].config
         data = TASKS["forecast"].load(plain, torch.device("cpu"), data_dir)
         means = {}
         for horizon in horizons(plan.protocol, plan.backbone, dataset):
@@ -101,7 +102,8 @@ def describe_sets(plan: WidePlan, data_dir: Path | None) -> dict[str, Any]:
 
 def _mean_square(windows: Windows) -> float:
     """Mean square of all targets: the error of a forecast that is zero, the mean of the train rows."""
-    total, count = 0.0, 0
+    total = 0.0
+    count = 0
     for _, y, *_ in evaluation_batches(windows, 64):
         total += float(y.double().square().sum())
         count += y.numel()

@@ -79,7 +79,8 @@ class Worker:
 
 def answering() -> Callable[[Record], None]:
     """In the child: reserve stdout for answers, send other prints to stderr, and return the function that answers."""
-    stream, sys.stdout = sys.stdout, sys.stderr
+    stream = sys.stdout
+    sys.stdout = sys.stderr
 
     def answer(content: Record) -> None:
         stream.write(json.dumps(content) + "\n")

@@ -63,13 +63,13 @@ def check_divisible(name: str, value: int, by: str, divisor: int) -> None:
 
 def check_shape(name: str, tensor: "Tensor", axes: str, shape: tuple[int | None, ...]) -> None:
     """Raise if a tensor has another rank or size; None in `shape` accepts any size."""
-    found = tuple(tensor.shape)
-    if len(found) != len(shape):
-        raise ValueError(f"{name} must have {len(shape)} axes {axes}, got {len(found)}: shape {found}.")
-    wrong = [got for want, got in zip(shape, found, strict=True) if want is not None and want != got]
+    sizes = tuple(tensor.shape)
+    if len(sizes) != len(shape):
+        raise ValueError(f"{name} must have {len(shape)} axes {axes}, got {len(sizes)}: shape {sizes}.")
+    wrong = [got for want, got in zip(shape, sizes, strict=True) if want is not None and want != got]
     if wrong:
         want_text = "(" + ", ".join("any" if want is None else str(want) for want in shape) + ")"
-        raise ValueError(f"{name} must have shape {axes}={want_text}, got {found}.")
+        raise ValueError(f"{name} must have shape {axes}={want_text}, got {sizes}.")
 
 
 def check_shares(weights: Mapping[str, float]) -> None:

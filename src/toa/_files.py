@@ -112,8 +112,8 @@ def check_ending(path: Path) -> None:
     ending = ending_of(path)
     binary = ending in _PACKAGES
     if ending not in _TABLES or (binary and path.suffix == ".gz"):
-        known = ", ".join(one for one in _TABLES if one)
-        raise ValueError(f"a table must be written to a file that ends in {known}, got {path.name!r}.")
+        endings = ", ".join(suffix for suffix in _TABLES if suffix)
+        raise ValueError(f"a table must be written to a file that ends in {endings}, got {path.name!r}.")
     if binary and find_spec(_PACKAGES[ending]) is None:
         raise missing_package(path, "write")
 

@@ -70,11 +70,15 @@ def part_configs(part: str, steps: int | None = None) -> list[Any]:
     Args:
         steps: Steps of the demixing part; epochs change in proportion. None is the full length.
     """
-    own, aeon = PARTS[part], Path(str(files("aeon"))) / "datasets" / "data"
-    names = {name: value.format(aeon=aeon) for name, value in own["names"].items()}
-    names["changes"] = [*own["changes"], f"training.epochs={max(1, round(own['epochs'] * demo_share(steps)))}"]
+    part_settings = PARTS[part]
+    aeon = Path(str(files("aeon"))) / "datasets" / "data"
+    names = {name: value.format(aeon=aeon) for name, value in part_settings["names"].items()}
+    names["changes"] = [
+        *part_settings["changes"],
+        f"training.epochs={max(1, round(part_settings['epochs'] * demo_share(steps)))}",
+    ]
     return [
-        resolve(own["task"], own["protocol"], attention=attention, seed=seed, **names)
+        resolve(part_settings["task"], part_settings["protocol"], attention=attention, seed=seed, **names)
         for seed in SEEDS
         for attention in COMPARED
     ]

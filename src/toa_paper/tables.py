@@ -29,7 +29,7 @@ _NO_SOR = "-nosor"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
+class PaperTable:
     """One table of the paper; `tables.toml` explains the fields."""
 
     about: str
@@ -42,7 +42,7 @@ class Table:
 
 
 _CONTENT = tomllib.loads((files("toa_paper") / "tables.toml").read_text(encoding="utf-8"))
-TABLES = {name: build_config(Table, values, f"table {name!r}") for name, values in _CONTENT.items()}
+TABLES = {name: build_config(PaperTable, values, f"table {name!r}") for name, values in _CONTENT.items()}
 CLASSIFIERS = tuple(dict.fromkeys(row.variant for row in published_numbers() if row.table == "classification"))
 
 
@@ -73,7 +73,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Missing:
+class MissingData:
     """A dataset that is missing on this machine: its files in a data folder, and how to get them."""
 
     dataset: str
@@ -100,7 +100,7 @@ def select(cells: Iterable[Cell], **wanted: Iterable[str] | None) -> list[Cell]:
     return chosen
 
 
-def missing_data(cell: Cell, data_dir: Path | None = None) -> list[Missing]:
+def missing_data(cell: Cell, data_dir: Path | None = None) -> list[MissingData]:
     """Datasets of a cell that are missing on this machine."""
     task = TASKS[TABLES[cell.number.table].task]
     missing = []
@@ -110,16 +110,18 @@ def missing_data(cell: Cell, data_dir: Path | None = None) -> list[Missing]:
         except DatasetNotFoundError as error:
             # the message ends with the remedy
             remedy = str(error).partition("; ")[2]
-            missing.append(Missing(dataset=dataset, files=task.files(dataset), remedy=remedy))
+            missing.append(MissingData(dataset=dataset, files=task.files(dataset), remedy=remedy))
     return missing
 
 
-def _cell(table: Table, row: PublishedNumber) -> Cell:
+def _cell(table: PaperTable, row: PublishedNumber) -> Cell:
     ranked = row.metric == "avg_rank"
     variants = CLASSIFIERS if ranked else (row.variant,)
     datasets = tuple(table.groups.get(row.dataset, (_DATASETS.get(row.dataset, row.dataset),)))
     horizons: tuple[int | None, ...] = (int(row.horizon) if row.horizon.isdecimal() else None,)
-    protocol, jobs, reason = table.protocols.get(row.backbone, ""), tuple[Job, ...](), ""
+    protocol = table.protocols.get(row.backbone, "")
+    jobs = tuple[Job, ...]()
+    reason = ""
     try:
         jobs = tuple(
             protocol_job(table.task, protocol, dataset, horizon, row.backbone, variant)

@@ -39,7 +39,8 @@ def checkout(folder, factor: str):
 
 @pytest.mark.slow
 def test_equal_code_agrees_to_rounding_and_the_record_names_no_folder(tmp_path):
-    peer, out = checkout(tmp_path / "peer", "1.0"), tmp_path / "found.jsonl"
+    peer = checkout(tmp_path / "peer", "1.0")
+    out = tmp_path / "found.jsonl"
     result = CliRunner(env={"COLUMNS": "200"}).invoke(
         app, ["bench", "agreement", "--peer", str(peer), "--out", str(out)]
     )

@@ -61,7 +61,8 @@ def test_windows_lie_at_the_end_and_are_scaled_by_their_own_history():
     parts = []
     for values in config.load(None):
         for origin in range(len(values) - 18, len(values), 6):
-            history, actual = values[:origin], values[origin : origin + 6]
+            history = values[:origin]
+            actual = values[origin : origin + 6]
             scale = np.abs(history[PERIOD:] - history[:-PERIOD]).mean(0)
             parts.append(np.abs(history[-PERIOD : -PERIOD + 6] - actual) / scale)
     assert found["mase"] == pytest.approx(np.mean(parts))
@@ -85,7 +86,8 @@ def test_toa_is_fitted_to_the_rows_before_the_windows_and_weighted():
 def test_scores_of_the_leaderboards_follow_their_definitions():
     config = small(windows=1)
     actual = np.array([2.0, -4.0]).reshape(1, 2, 1)
-    point, scale = np.zeros((1, 2, 1)), np.array([[2.0]])
+    point = np.zeros((1, 2, 1))
+    scale = np.array([[2.0]])
     quantiles = np.linspace(-0.8, 0.8, 9).reshape(1, 1, 9, 1).repeat(2, 1)
     found = gift_eval._scores(config, point, quantiles, actual, scale)
     assert (found["mse"], found["mape"], found["nrmse"]) == pytest.approx((10.0, 1.0, 10.0**0.5 / 3.0))

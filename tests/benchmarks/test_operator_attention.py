@@ -72,7 +72,8 @@ def test_cases_that_cannot_run_or_are_too_large_have_a_reason(monkeypatch) -> No
 
 def test_needed_bytes_equal_a_count_by_hand() -> None:
     cost = measure_case(SMALL, CPU, seconds=0.0)
-    tokens, operator = 2 * 9 * 2 * 4 * 4, 2 * 9 * 9 * 4
+    tokens = 2 * 9 * 2 * 4 * 4
+    operator = 2 * 9 * 9 * 4
     # five inputs and their gradients, the output and its gradient, three operators and theirs
     assert cost.needed_bytes == 2 * (5 + 1) * tokens + 2 * 3 * operator
     assert cost.repeats == 5

@@ -78,7 +78,8 @@ def test_a_repeated_run_stands_beside_the_stored_one_and_other_seeds(stored, tmp
     assert len(pair["other_seeds"]) == len(same) - 1 > 0
 
     # a second repetition replaces the first, but not the stored value; others stay
-    other, early = {**pair, "command": "toa run --dataset other"}, {**pair, "stored": 9.0, "stored_commit": "e" * 12}
+    other = {**pair, "command": "toa run --dataset other"}
+    early = {**pair, "stored": 9.0, "stored_commit": "e" * 12}
     (tmp_path / "repeats.json").write_text(json.dumps({"pairs": [early, other], "note": 1}), encoding="utf-8")
     write_record(tmp_path / "runs" / "record.json", {**first, "commit": "ba9876543210"})
     run_script(monkeypatch, "collect", str(tmp_path / "runs"))

@@ -121,7 +121,8 @@ def test_trials_are_ranked_by_validation_relative_to_softmax():
         operators = {"contributions": {"operators": 0.5}}
         return {"validation": validation, "windows": windows, "operators": operators}
 
-    small, large = 100, 10 * PLAN.small_below
+    small = 100
+    large = 10 * PLAN.small_below
     sizes = dict(zip(PLAN.datasets, (small, small, large, large), strict=True))
     trials = {"softmax": 1.0, "softmax model.dropout=0.0": 0.9, "softmax model.dropout=0.2": 1.1}
     found = {
@@ -191,7 +192,8 @@ def test_more_runs_of_the_best_trials_decide_the_choice():
         windows = 100 if name in PLAN.datasets[:2] else 10 * PLAN.small_below
         return {"validation": validation, "windows": windows, "operators": NO_OPERATORS}
 
-    lucky, steady = "softmax model.dropout=0.0", "softmax model.dropout=0.2"
+    lucky = "softmax model.dropout=0.0"
+    steady = "softmax model.dropout=0.2"
     first = {"softmax": 1.0, lucky: 0.8, steady: 0.9, "toa-softmax": 0.95}
     names = PLAN.datasets
     cell, *more_cells = PLAN.confirmed

@@ -21,7 +21,8 @@ def test_the_grid_contains_every_tuned_tile(script):
 def test_a_tile_is_set_for_one_kernel_only(script, monkeypatch):
     present = script.tile_kernels.choose_blocks
     monkeypatch.setattr(script.tile_kernels, "choose_blocks", present)
-    tile, problem = script.GRID[0], (4096, 4096, 64, torch.bfloat16)
+    tile = script.GRID[0]
+    problem = (4096, 4096, 64, torch.bfloat16)
     script.take("keys", tile)
     assert script.tile_kernels.choose_blocks("keys", *problem, gated=True) == tile
     assert script.tile_kernels.choose_blocks("queries", *problem, gated=True) == present(

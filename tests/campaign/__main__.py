@@ -36,7 +36,8 @@ class Campaign:
     """Results so far, by name, in a file."""
 
     def __init__(self, path: Path, seed: int) -> None:
-        self.path, self.seed = path, seed
+        self.path = path
+        self.seed = seed
         self.about = provenance(torch.device("cpu"), ["make", "campaign"])
         found: Any = unseal(parse_json(path.read_text(), str(path)), str(path))[0] if path.exists() else {"parts": {}}
         self.parts: dict[str, Any] = found["parts"]
@@ -120,13 +121,16 @@ def main() -> int:
     campaign = Campaign(args.out, args.seed)
     for name, wanted, step, attempt in parts(args.files, args.kills, args.faults):
         while name.startswith(args.only) and (done := campaign.done(name, wanted)) < wanted:
-            begin, count = time.monotonic(), min(step, wanted - done)
+            begin = time.monotonic()
+            count = min(step, wanted - done)
             with tempfile.TemporaryDirectory() as scratch:
                 outcome = attempt(Path(scratch), done, count, seed=args.seed)
             # the last kills of a work may be more than were asked for
             campaign.add(name, outcome, outcome.counts.get("kills", count), wanted, time.monotonic() - begin)
             part = campaign.parts[name]
-            done, bad, seconds = part["tried"], len(part["failures"]), part["seconds"]
+            done = part["tried"]
+            bad = len(part["failures"])
+            seconds = part["seconds"]
             make_console().print(f"{name}: {done} of {wanted}, {bad} bad, {seconds} s")
     failures = [line for part in campaign.parts.values() for line in part["failures"]]
     make_console().print(*failures, sep="\n")

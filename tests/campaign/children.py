@@ -57,9 +57,13 @@ class _Watch:
     """Counts the steps of this process, and stops or fails it at the chosen one."""
 
     def __init__(self, folder: Path, log: int, stop: Stop | None, fault: Fault | None) -> None:
-        self.folder, self.log, self.stop, self.fault = str(folder), log, stop, fault
+        self.folder = str(folder)
+        self.log = log
+        self.stop = stop
+        self.fault = fault
         self.count = 0
-        fsync, self.write = os.fsync, os.write
+        fsync = os.fsync
+        self.write = os.write
 
         def watched_fsync(descriptor: Any) -> None:
             self.step("os.fsync", _path(descriptor))
@@ -69,7 +73,8 @@ class _Watch:
             self.step("write", _path(descriptor))
             return self.write(descriptor, data)
 
-        os.fsync, os.write = watched_fsync, watched_write  # type: ignore[assignment]
+        os.fsync = watched_fsync  # type: ignore[assignment]
+        os.write = watched_write
         self.watch_files()
         sys.addaudithook(self.hook)
 
@@ -113,7 +118,8 @@ class _Watch:
     def step(self, event: str, path: str) -> None:
         if not os.path.abspath(path).startswith(self.folder):
             return
-        number, self.count = self.count, self.count + 1
+        number = self.count
+        self.count = self.count + 1
         self.write(self.log, f"{event} {Path(path).name}\n".encode())
         if self.stop is not None and number == self.stop.step:
             send = self.stop.signal

@@ -37,7 +37,8 @@ def _write_cases(path: Path) -> None:
 
 def _words(name: str, inputs: Path, out: Path) -> tuple[str, ...]:
     """The words of a command that reads from one folder and writes to another."""
-    table, small = str(inputs / "own.csv"), ("--network-only", "--epochs", "1")
+    table = str(inputs / "own.csv")
+    small = ("--network-only", "--epochs", "1")
     cases = str(inputs / "x_TRAIN.ts")
     found = {
         "run": ("run", "--dataset", table, *_RUN, *SETTINGS, "--device", "cpu", "--out", str(out)),
@@ -114,7 +115,8 @@ def _fail_disk(name: str, folder: Path, inputs: Path, seed: int, numbers: Sequen
         child = run_child(command(*_words(name, inputs, out)), out, fault=fault)
         # how often a run writes a checkpoint depends on time
         reached = len(child.steps) > fault.step
-        outcome.counts["refused" if child.status else "ended" if reached else "not reached"] += 1
+        ending = "ended" if reached else "not reached"
+        outcome.counts["refused" if child.status else ending] += 1
         at = f"{name} {number} at {alone.steps[fault.step]}"
         outcome.failures += [f"{at}: {problem}" for problem in _problems(child, out)]
         if old.read_text() != "old":

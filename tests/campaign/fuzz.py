@@ -34,8 +34,12 @@ from toa._files import seal
 from toa.estimators.base import WEIGHTS
 from toa.training.checkpoint import load_checkpoint, save_checkpoint
 
-# seconds of CPU time and growth of the largest memory per file; seconds on the clock after which a file is left
-LIMIT_S, LIMIT_MIB, _LEFT_S = 10.0, 600, 120.0
+# seconds of CPU time per file
+LIMIT_S = 10.0
+# growth of the largest memory per file
+LIMIT_MIB = 600
+# seconds on the clock after which a file is left
+_LEFT_S = 120.0
 # what a file may cause in no case, by the names of Python's audit events
 _FORBIDDEN = ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec", "os.posix_spawn")
 _WORDS = ("", "nan", "inf", "-", "1e400", "9" * 400, "[" * 60, "\0", "é", "\x1b[31m", "x" * 1000, "2024-13-45", "True")
@@ -55,13 +59,15 @@ class Outcome:
 
 def fuzz(kind: str, folder: Path, *, seed: int, numbers: Iterable[int]) -> Outcome:
     """Write the files with these numbers one after another, load each, and use what was loaded."""
-    loader, outcome = LOADERS[kind], Outcome()
+    loader = LOADERS[kind]
+    outcome = Outcome()
     path = folder / loader.name
     path.parent.mkdir(parents=True, exist_ok=True)
     # the last file of an earlier call
     path.unlink(missing_ok=True)
     loader.write(path)
-    content, expected = path.read_bytes(), _answers(loader, loader.read(path))
+    content = path.read_bytes()
+    expected = _answers(loader, loader.read(path))
     for number in numbers:
         chance = random.Random(f"{kind}/{seed}/{number}")
         forged = _mutate(path, content, loader, chance)
@@ -72,7 +78,9 @@ def fuzz(kind: str, folder: Path, *, seed: int, numbers: Iterable[int]) -> Outco
 
 def _load(loader: Loader, path: Path, counts: Counter[str], expected: str | None) -> list[str]:
     """Load and use one file; returns what went wrong."""
-    problems, begin, before = [], time.process_time(), _peak()
+    problems = []
+    begin = time.process_time()
+    before = _peak()
     stage = "refused"
     _events.clear()
     try:

@@ -84,7 +84,8 @@ def try_names(name: str, folder: Path, *, seed: int, numbers: Iterable[int]) -> 
         quietly(_action(name, folder / "warm.csv", folder / "warm", "b"))
     for number in numbers:
         column = NAMES[number]
-        table, out = folder / f"{number} {column.replace('/', '-')[:60]}.csv", folder / str(number)
+        table = folder / f"{number} {column.replace('/', '-')[:60]}.csv"
+        out = folder / str(number)
         _write(table, column, name, seed + number)
         child = (
             _use_estimator(name, table, out, column)

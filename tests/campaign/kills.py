@@ -40,8 +40,10 @@ from toa.integrations.ray import forecast_parts
 _SIZES = ("lookback=8", "batch_size=16", "training.epochs=4", "model.num_layers=1", "model.embed_dim=8")
 SETTINGS = [word for size in (*_SIZES, "model.num_heads=2", "model.ff_dim=8") for word in ("--set", size)]
 _SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-# share of the kills that come some time after their step, and that time in seconds
-_LATER, _DELAY = 0.4, 0.05
+# share of the kills that come some time after their step
+_LATER = 0.4
+# that time in seconds
+_DELAY = 0.05
 # kills until a work is left to end
 _EACH = 4
 
@@ -171,7 +173,8 @@ def kill(name: str, folder: Path, *, seed: int, kills: int) -> Outcome:
     """Kill a work until `kills` signals have hit it, and compare each end with that of work left alone."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    outcome, chance = Outcome(), random.Random(f"{name}/{seed}")
+    outcome = Outcome()
+    chance = random.Random(f"{name}/{seed}")
     table = folder / "own.csv"
     write_table(table)
     with served(folder) as address:
@@ -225,7 +228,8 @@ def quietly(action: Callable[[], object]) -> None:
 def kill_sweeps(folder: Path, *, seed: int, kills: int, executor: str = "pool") -> Outcome:
     """The same for a sweep of two runs by workers, which are processes of their own; a signal hits all of them."""
     folder.mkdir(parents=True, exist_ok=True)
-    outcome, chance = Outcome(), random.Random(f"sweep/{executor}/{seed}")
+    outcome = Outcome()
+    chance = random.Random(f"sweep/{executor}/{seed}")
     write_table(folder / "own.csv")
     line = f"--dataset {folder / 'own.csv'} --backbone itransformer --horizon 4 {' '.join(SETTINGS)}"
     (folder / "runs.txt").write_text(f"{line} --seed 1\n{line} --seed 2\n")
@@ -243,7 +247,8 @@ def kill_sweeps(folder: Path, *, seed: int, kills: int, executor: str = "pool") 
     begin = time.monotonic()
     if start(folder / "alone").wait() != 0:
         raise RuntimeError("the sweep left alone must end")
-    expected, length = result(folder / "alone"), time.monotonic() - begin
+    expected = result(folder / "alone")
+    length = time.monotonic() - begin
     number = 0
     while outcome.counts["kills"] < kills:
         number += 1

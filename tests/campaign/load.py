@@ -30,7 +30,8 @@ _GROWTH_MIB = 64
 
 def predict_in_threads(folder: Path, first: int, count: int, *, seed: int) -> Outcome:
     """`count` threads predict with one estimator at the same time: each must get the answer of one thread alone."""
-    outcome, rows = Outcome(), np.random.default_rng(seed).normal(size=(120, 2))
+    outcome = Outcome()
+    rows = np.random.default_rng(seed).normal(size=(120, 2))
     cases = rows[:96].reshape(12, 2, 8).repeat(2, 2)
     fitted = {
         "forecaster": Forecaster(2, lookback=8, epochs=1, settings=_SMALL, time_limit=5.0).fit(rows).predict,
@@ -79,15 +80,18 @@ def run_in_processes(folder: Path, first: int, count: int, *, seed: int) -> Outc
 
 def stream_rows(folder: Path, first: int, count: int, *, seed: int) -> Outcome:
     """`count` rows through `detect` in calls of 1,000, and a thousandth of them one by one: memory and latency."""
-    outcome, rng = Outcome(), np.random.default_rng(seed)
+    outcome = Outcome()
+    rng = np.random.default_rng(seed)
     detector = AnomalyDetector(window=16, time_limit=1e-9).fit(rng.normal(size=(2_000, 5)))
     block = rng.normal(size=(1_000, 5))
     times, used = np.empty((2, max(1, count // 1_000)))
     start = _resident()
     for number in range(len(times)):
-        begin, cpu = time.perf_counter(), time.process_time()
+        begin = time.perf_counter()
+        cpu = time.process_time()
         detector.detect(block)
-        times[number], used[number] = time.perf_counter() - begin, time.process_time() - cpu
+        times[number] = time.perf_counter() - begin
+        used[number] = time.process_time() - cpu
         if number == min(99, len(times) - 1):
             start = _resident()
     grown = _resident() - start
@@ -104,7 +108,8 @@ def stream_rows(folder: Path, first: int, count: int, *, seed: int) -> Outcome:
     tenth = max(1, len(times) // 10)
     if grown > _GROWTH_MIB:
         outcome.failures.append(f"memory grew by {grown:.0f} MiB in {count} rows")
-    before, after = np.median(used[:tenth]), np.median(used[-tenth:])
+    before = np.median(used[:tenth])
+    after = np.median(used[-tenth:])
     if after > _GROWTH * before:
         outcome.failures.append(f"calls became slower: from {before:.2e} s to {after:.2e} s")
     return outcome
@@ -132,7 +137,8 @@ def plan_many_runs(folder: Path, first: int, count: int, *, seed: int) -> Outcom
         if len(progress.done) != size or progress.waiting:
             outcome.failures.append(f"{size} runs: {len(progress.done)} done, {progress.waiting} waiting; {found}")
         outcome.counts[f"µs per run of {size}"] = int(1e6 * per_run[size])
-    small, large = per_run[count // 10], per_run[count]
+    small = per_run[count // 10]
+    large = per_run[count]
     outcome.counts[f"% of the time per run of {count // 10}"] = int(100 * large / small)
     if large > _GROWTH * small:
         outcome.failures.append(f"bookkeeping per run grows from {small:.2e} s to {large:.2e} s")

@@ -56,7 +56,8 @@ def measure_memory(folder: Path, first: int, count: int, *, seed: int) -> Outcom
         # one thread, because each further one has its own buffers
         own = {"OMP_NUM_THREADS": "1", "TOA_MEMORY": str(budget)}
         done = subprocess.run(words, cwd=ROOT, env={**os.environ, **own}, capture_output=True, text=True)
-        status, peak = done.returncode, int(done.stdout.split()[0]) if done.returncode == 0 else 0
+        status = done.returncode
+        peak = int(done.stdout.split()[0]) if done.returncode == 0 else 0
         outcome.counts[f"MB of a {kind}, {rows} x {columns}"] = peak
         if status or peak > most:
             outcome.failures.append(f"{kind} on {rows} x {columns}: status {status}, {peak} MB, more than {most}")

@@ -1,3 +1,4 @@
+import ast
 import io
 import subprocess
 import sys
@@ -104,3 +105,17 @@ def test_a_progress_bar_shows_the_time_left(monkeypatch):
             now = 2.0 * done
             observe(done, 10, 0.5, None)
     assert "4/10 loss 0.5000 0:00:12" in shown.getvalue()
+
+
+@pytest.mark.parametrize("name", ["classify", "detect", "forecast", "run"])
+def test_options_hold_every_parameter_of_a_command_under_its_name(name):
+    tree = ast.parse((ROOT / "src" / "toa" / "cli" / f"{name}.py").read_text(encoding="utf-8"))
+    command = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    options = next(node.value for node in command.body if isinstance(node, ast.AnnAssign | ast.Assign))
+    assert isinstance(options, ast.Dict)
+    pairs = [
+        (ast.literal_eval(key), ast.unparse(value))
+        for key, value in zip(options.keys, options.values, strict=True)
+        if key
+    ]
+    assert pairs == [(parameter.arg, parameter.arg) for parameter in command.args.args]

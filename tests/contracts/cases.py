@@ -9,7 +9,14 @@ from torch import Tensor
 from toa.models import BACKBONES, Backbone, BackboneForecaster, ForecastModel, backbone_names, build_forecaster
 from toa.nn import ATTENTIONS, AttentionSpec
 
-LOOKBACK, HORIZON, CHANNELS, MARKS = 32, 5, 3, 2
+# steps that a model reads
+LOOKBACK = 32
+# steps that it forecasts
+HORIZON = 5
+# number of channels
+CHANNELS = 3
+# number of time marks
+MARKS = 2
 # a model gets the sizes that its config has
 SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 2, "ff_dim": 12}
 # settings that change what a model computes, or that it requires

@@ -10,7 +10,14 @@ from tests.support import assert_near, message, scatter_parameters
 from toa.models import ClassifyModel, backbone_names, build_classifier
 from toa.nn import ATTENTIONS, AttentionSpec
 
-LENGTH, CHANNELS, CLASSES, LENGTHS = 24, 3, 4, (24, 9, 1, 17)
+# steps of the longest case
+LENGTH = 24
+# number of channels
+CHANNELS = 3
+# number of classes
+CLASSES = 4
+# steps of each case
+LENGTHS = (24, 9, 1, 17)
 SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 2, "ff_dim": 12}
 PATCHES = {"patch_len": 8, "stride": 4}
 STYLES: dict[str, dict[str, Any]] = {"patchtst": PATCHES, "two-axis": {**PATCHES, "channel_dropout": 0.0}}

@@ -106,7 +106,8 @@ def test_dropout_and_sor_act_in_training(case: Case):
 @every_backbone
 def test_mixing_operators_are_those_of_the_forward_pass(case: Case):
     backbone = case.backbone()
-    inputs, tokens = case.inputs()[:2], list[Tensor]()
+    inputs = case.inputs()[:2]
+    tokens = list[Tensor]()
     operators = mixing_operators(backbone, lambda: tokens.append(backbone(*inputs)))
     assert_near(tokens[0], backbone(*inputs), 1e-6)
     assert len(operators) >= 2

@@ -9,7 +9,10 @@ from tests.support import assert_near, message, scatter_parameters
 from toa.models import ReconstructModel, backbone_names, build_reconstructor
 from toa.nn import ATTENTIONS, AttentionSpec
 
-LENGTH, CHANNELS = 36, 3
+# steps of a window
+LENGTH = 36
+# number of channels
+CHANNELS = 3
 SIZES = {"embed_dim": 8, "num_heads": 2, "num_layers": 2, "ff_dim": 12}
 
 every_model = pytest.mark.parametrize("model", backbone_names("reconstruct"))

@@ -80,7 +80,8 @@ def stamps(out: Path) -> dict[str, int]:
 
 def share(folder: Path, count: int) -> dict[str, object]:
     """Two sweeps run one list."""
-    jobs, out = make_jobs(write_series(folder), count), folder / "shared"
+    jobs = make_jobs(write_series(folder), count)
+    out = folder / "shared"
     children = [start(jobs, out) for _ in range(2)]
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     lines = out.with_suffix(".log").read_text().split("\n")
@@ -90,7 +91,8 @@ def share(folder: Path, count: int) -> dict[str, object]:
 
 def kill(folder: Path, kills: int) -> dict[str, object]:
     """Two sweeps run one list; they are killed in turn and started again."""
-    jobs, out = make_jobs(write_series(folder), 3 + 2 * kills, "training.epochs=6"), folder / "killed"
+    jobs = make_jobs(write_series(folder), 3 + 2 * kills, "training.epochs=6")
+    out = folder / "killed"
     chance = random.Random(kills)
     known: dict[str, int] = {}
     rewritten = 0
@@ -122,8 +124,10 @@ def kill(folder: Path, kills: int) -> dict[str, object]:
 
 def stop(folder: Path, epochs: int) -> dict[str, object]:
     """A sweep is stopped during training, and a second one resumes."""
-    jobs, out = make_jobs(write_series(folder), 1, f"training.epochs={epochs}"), folder / "stopped"
-    gate, log = folder / "gate", out.with_suffix(".log")
+    jobs = make_jobs(write_series(folder), 1, f"training.epochs={epochs}")
+    out = folder / "stopped"
+    gate = folder / "gate"
+    log = out.with_suffix(".log")
     child = start(jobs, out, gate)
     while not (log.exists() and "step" in log.read_text()):
         time.sleep(0.01)
@@ -139,6 +143,7 @@ def stop(folder: Path, epochs: int) -> dict[str, object]:
 CASES = {"share": share, "kill": kill, "stop": stop}
 
 if __name__ == "__main__":
-    folder, given = Path(sys.argv[1]), sys.argv[2:]
+    folder = Path(sys.argv[1])
+    given = sys.argv[2:]
     seen = {case: CASES[case](folder, int(count)) for case, _, count in (word.partition("=") for word in given)}
     sys.stdout.write(json.dumps(seen) + "\n")

@@ -40,7 +40,7 @@ CELLS = [
 
 
 @pytest.fixture
-def own(tmp_path):
+def data_folder(tmp_path):
     t = np.arange(400)[:, None]
     series = np.sin(2 * np.pi * t / np.array([12, 24, 8])) + 0.05 * np.random.default_rng(0).normal(size=(400, 3))
     test = series[200:].copy()
@@ -118,8 +118,8 @@ def test_settings_are_the_published_ones(backbone, dataset, stride, ratio, epoch
 
 
 @pytest.mark.parametrize("backbone", backbone_names("reconstruct"))
-def test_one_run_trains_once_and_reports_both_rules(own, tmp_path, backbone):
-    config = config_of(own, backbone)
+def test_one_run_trains_once_and_reports_both_rules(data_folder, tmp_path, backbone):
+    config = config_of(data_folder, backbone)
     record = run_task(config, tmp_path / "runs", device="cpu", command=["toa", "run"])
     folder = run_folder(config, tmp_path / "runs")
     assert folder.name.startswith(f"train-{backbone}-toa-gated-2024-")
@@ -143,16 +143,15 @@ def test_one_run_trains_once_and_reports_both_rules(own, tmp_path, backbone):
     assert {"model.body.head.weight", "scaler.mean"} <= load_checkpoint(folder / "model.safetensors").tensors.keys()
 
 
-def test_shifted_ranges_are_detected(own, tmp_path):
-    record = run_task(
-        config_of(own, "transformer", "training.epochs=6", "training.learning_rate=5e-3"), tmp_path, device="cpu"
-    )
+def test_shifted_ranges_are_detected(data_folder, tmp_path):
+    config = config_of(data_folder, "transformer", "training.epochs=6", "training.learning_rate=5e-3")
+    record = run_task(config, tmp_path, device="cpu")
     assert record["metrics"]["strict/vus_roc"] > 0.9
     assert record["metrics"]["tslib-pa/pa_recall"] == 1.0
 
 
-def test_a_stopped_run_resumes_to_the_same_result_and_a_finished_one_is_loaded(own, tmp_path):
-    config = config_of(own)
+def test_a_stopped_run_resumes_to_the_same_result_and_a_finished_one_is_loaded(data_folder, tmp_path):
+    config = config_of(data_folder)
     whole = run_task(config, tmp_path / "whole", device="cpu")
 
     def stop(done: int, total: int, loss: float, validation: float | None) -> None:
@@ -166,24 +165,24 @@ def test_a_stopped_run_resumes_to_the_same_result_and_a_finished_one_is_loaded(o
     assert run_task(config, tmp_path / "stopped", device="cpu", command=["other"]) == resumed
 
 
-def test_validation_can_be_held_out_of_training(own, tmp_path):
-    config = config_of(own, "itransformer", "validation_in_train=false")
+def test_validation_can_be_held_out_of_training(data_folder, tmp_path):
+    config = config_of(data_folder, "itransformer", "validation_in_train=false")
     record = run_task(config, tmp_path, device="cpu")
     assert record["windows"] == {"train": 181, "val": 31, "test": 181}
     assert not record["detections"]["strict"]["validation_in_train"]
-    assert config_hash(config) != config_hash(config_of(own))
+    assert config_hash(config) != config_hash(config_of(data_folder))
 
 
-def test_with_a_stride_every_step_is_still_scored(own, tmp_path):
-    config = config_of(own, "itransformer", "window_stride=15")
+def test_with_a_stride_every_step_is_still_scored(data_folder, tmp_path):
+    config = config_of(data_folder, "itransformer", "window_stride=15")
     record = run_task(config, tmp_path, device="cpu")
     assert record["windows"] == {"train": 16, "val": 3, "test": 13}
     assert load_checkpoint(run_folder(config, tmp_path) / "scores.safetensors").tensors["score"].shape == (200,)
 
 
-def test_equal_labels_are_recorded_as_undefined(own, tmp_path):
-    np.save(own / "labels.npy", np.zeros(200, bool))
-    record = run_task(config_of(own), tmp_path / "runs", device="cpu")
+def test_equal_labels_are_recorded_as_undefined(data_folder, tmp_path):
+    np.save(data_folder / "labels.npy", np.zeros(200, bool))
+    record = run_task(config_of(data_folder), tmp_path / "runs", device="cpu")
     assert set(record["metrics"]) == {"val_mse"}
     assert "no step is labelled anomalous" in record["detections"]["strict"]["undefined"]["f1"]
 
@@ -216,9 +215,9 @@ def test_wrong_cells_raise_an_error(options, parts):
         resolve("anomaly", given.pop("protocol"), **given)
 
 
-def test_a_validation_part_shorter_than_a_window_raises_an_error(own, tmp_path):
+def test_a_validation_part_shorter_than_a_window_raises_an_error(data_folder, tmp_path):
     with pytest.raises(ValueError, match=message("the val part of train.npy", "one window of 20 rows, got 13 of 250")):
-        run_task(config_of(own, "patchtst", "validation_share=0.05"), tmp_path, device="cpu")
+        run_task(config_of(data_folder, "patchtst", "validation_share=0.05"), tmp_path, device="cpu")
 
 
 def ucr() -> Path:

@@ -63,7 +63,8 @@ def test_a_stopped_run_does_not_resume_on_other_data(csv, tmp_path):
 
 
 def test_a_finished_run_is_not_read_as_one_of_other_data(csv, tmp_path):
-    config, out = config_of(csv), tmp_path / "runs" / "forecast"
+    config = config_of(csv)
+    out = tmp_path / "runs" / "forecast"
     record = run_task(config, out, device="cpu")
     content = csv.read_bytes()
     write_series(csv, seed=1)
@@ -96,7 +97,8 @@ def flip(path: Path, place: float) -> None:
 
 
 def test_a_flipped_bit_in_a_file_of_a_run_is_noticed(csv, tmp_path):
-    config, out = config_of(csv), tmp_path / "runs"
+    config = config_of(csv)
+    out = tmp_path / "runs"
     checkpoint = stopped_run(config, out)
     content = checkpoint.read_bytes()
     for place in (0.3, 0.6, 0.9, 0.99):
@@ -113,7 +115,8 @@ def test_a_flipped_bit_in_a_file_of_a_run_is_noticed(csv, tmp_path):
 
 
 def test_an_edited_record_is_refused(csv, tmp_path):
-    config, out = config_of(csv), tmp_path / "runs"
+    config = config_of(csv)
+    out = tmp_path / "runs"
     record = run_task(config, out, device="cpu")
     path = run_folder(config, out) / "record.json"
     content = json.loads(path.read_text())

@@ -177,7 +177,8 @@ class FakeWorkers:
     count = 2
 
     def __init__(self, context: RunContext, *instead: Event | None) -> None:
-        self.context, self.instead = context, list(instead)
+        self.context = context
+        self.instead = list(instead)
         self.events: list[Event] = []
         self.started: list[str] = []
         self.closed = False
@@ -300,7 +301,8 @@ def test_workers_take_turns_on_devices(device, count, devices):
 
 @pytest.mark.slow
 def test_a_run_that_kills_its_workers_fails(tmp_path):
-    jobs, out = make_jobs(write_series(tmp_path), 2, "training.epochs=30"), tmp_path / "out"
+    jobs = make_jobs(write_series(tmp_path), 2, "training.epochs=30")
+    out = tmp_path / "out"
 
     def watch(event: Event) -> None:
         if event.kind == "begin" and event.key == jobs[0].key:

@@ -75,7 +75,10 @@ def test_a_worker_with_a_broken_device_exits(jobs, context, settings, monkeypatc
         run_remote(settings, asdict(context), jobs[0].to_json(), Mailbox())
 
 
-MACHINE, SERVER = {"CPU": 4.0}, {"CPU": 8.0, "GPU": 2.0}
+# resources of a machine without GPU
+MACHINE = {"CPU": 4.0}
+# resources of a machine with two GPUs
+SERVER = {"CPU": 8.0, "GPU": 2.0}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ class Killer(threading.Thread):
 
     def __init__(self, jobs: list[Job], out: Path, kills: int) -> None:
         super().__init__(daemon=True)
-        self.jobs, self.out, self.left = jobs, out, kills
+        self.jobs = jobs
+        self.out = out
+        self.left = kills
         self.chance = random.Random(kills)
         self.killed: list[str] = []
         self.known: dict[str, int] = {}
@@ -48,7 +50,8 @@ class Killer(threading.Thread):
 
 
 def play(executor: str, folder: Path, runs: int, epochs: int, kills: int) -> dict[str, object]:
-    jobs, out = make_jobs(write_series(folder), runs, f"training.epochs={epochs}"), folder / "out"
+    jobs = make_jobs(write_series(folder), runs, f"training.epochs={epochs}")
+    out = folder / "out"
     events: list[Event] = []
     log = os.open(folder / "events.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -79,7 +82,8 @@ def cluster(folder: Path, runs: int, epochs: int) -> dict[str, object]:
     """A sweep on a simulated cluster of two machines that loses one of them."""
     from ray.cluster_utils import Cluster
 
-    jobs, out = make_jobs(write_series(folder), runs, f"training.epochs={epochs}"), folder / "out"
+    jobs = make_jobs(write_series(folder), runs, f"training.epochs={epochs}")
+    out = folder / "out"
     machines = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     second = machines.add_node(num_cpus=1)
     begun: list[str] = []
@@ -101,7 +105,9 @@ def cluster(folder: Path, runs: int, epochs: int) -> dict[str, object]:
 
 if __name__ == "__main__":
     try:
-        name, folder, (runs, epochs, kills) = sys.argv[1], Path(sys.argv[2]), map(int, sys.argv[3:])
+        name = sys.argv[1]
+        folder = Path(sys.argv[2])
+        runs, epochs, kills = map(int, sys.argv[3:])
         seen = cluster(folder, runs, epochs) if name == "cluster" else play(name, folder, runs, epochs, kills)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -81,7 +81,8 @@ def test_the_classifier_learns_a_real_problem_and_equals_the_estimator_of_toa(ev
 
 def test_collections_of_unequal_length_with_gaps_are_interpolated() -> None:
     rng = np.random.default_rng(0)
-    x, y = [rng.normal(size=(2, 5 + i % 3)) for i in range(6)], np.array([0, 1] * 3)
+    x = [rng.normal(size=(2, 5 + i % 3)) for i in range(6)]
+    y = np.array([0, 1] * 3)
     filled = [case.copy() for case in x]
     filled[0][1, 2] = (x[0][1, 1] + x[0][1, 3]) / 2
     x[0][1, 2] = np.nan
@@ -94,8 +95,10 @@ def test_collections_of_unequal_length_with_gaps_are_interpolated() -> None:
 def test_the_detector_finds_an_anomaly_and_scores_along_either_axis() -> None:
     steps = np.arange(240)
     series = np.stack([np.sin(steps / 3), np.cos(steps / 3)], 1) + np.random.default_rng(0).normal(0, 0.05, (240, 2))
-    broken, labels = series.copy(), np.zeros(240, dtype=int)
-    broken[100:110], labels[100:110] = series[100:110, ::-1] * 1.5, 1
+    broken = series.copy()
+    labels = np.zeros(240, dtype=int)
+    broken[100:110] = series[100:110, ::-1] * 1.5
+    labels[100:110] = 1
     options: dict[str, Any] = {"settings": SIZES, "learning_rate": 1e-2}
     theirs = TOADetector(window_size=16, n_epochs=4, random_state=3, **options).fit(series, axis=0)
     scores = theirs.predict(broken, axis=0)

@@ -11,7 +11,14 @@ from toa.integrations import MultiheadAdapter, ProjectionAdapter, convert
 from toa.models import build_forecaster
 from toa.nn import AttentionSpec, SequenceOperator, SoftmaxAttention, TemporalOperatorAttention
 
-E, H, N, B = 8, 2, 6, 3
+# embedding width
+E = 8
+# number of heads
+H = 2
+# number of tokens, or of keys
+N = 6
+# batch size
+B = 3
 VARIANTS = ("softmax", "toa-softmax", "toa-relu", "toa-gated")
 
 
@@ -158,7 +165,8 @@ def test_transformer_with_a_decoder_has_the_same_outputs() -> None:
         "encoder.layers.0.self_attn",
         *(f"decoder.layers.{i}.{name}" for i in (0, 1) for name in ("self_attn", "multihead_attn")),
     ]
-    source, target = torch.randn(B, N, E), torch.randn(B, 4, E)
+    source = torch.randn(B, N, E)
+    target = torch.randn(B, 4, E)
     masks = {"tgt_mask": causal(torch.float32, 4), "memory_key_padding_mask": padding(torch.float32)}
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
@@ -265,7 +273,10 @@ class Projections(nn.Module):
         key_bias: bool = True,
     ) -> None:
         super().__init__()
-        self.num_heads, self.scaling, self.is_causal, self.twist = H, scaling, is_causal, twist
+        self.num_heads = H
+        self.scaling = scaling
+        self.is_causal = is_causal
+        self.twist = twist
         self.always_causal = always_causal
         self.q_proj, self.v_proj, self.out_proj = (nn.Linear(E, E) for _ in range(3))
         self.k_proj = nn.Linear(E, E, bias=key_bias)

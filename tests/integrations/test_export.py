@@ -83,9 +83,9 @@ def test_structures_as_matrices_match_in_onnx(structure: Structure, tmp_path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "own"), [("autoformer", {"moving_average": 5}), ("informer", {"num_heads": 2})])
-def test_odd_lengths_match_in_onnx(name: str, own: dict[str, int], tmp_path) -> None:
-    settings = {"embed_dim": 8, "ff_dim": 12, "label_len": 16, "factor": 2, **own}
+@pytest.mark.parametrize(("name", "sizes"), [("autoformer", {"moving_average": 5}), ("informer", {"num_heads": 2})])
+def test_odd_lengths_match_in_onnx(name: str, sizes: dict[str, int], tmp_path) -> None:
+    settings = {"embed_dim": 8, "ff_dim": 12, "label_len": 16, "factor": 2, **sizes}
     model = ready(build_forecaster(name, lookback=33, horizon=4, channels=2, settings=settings))
     export_onnx(model, tmp_path / "model.onnx", (torch.randn(2, 33, 2),))
     assert_file_agrees(tmp_path / "model.onnx", model, (torch.randn(5, 33, 2),))

@@ -12,7 +12,14 @@ pytest.importorskip("transformers", reason="transformers is not installed; it co
 
 import transformers
 
-PATCHES, CONTEXT, HORIZON, CHANNELS = 4, 32, 5, 3
+# steps of a patch
+PATCHES = 4
+# steps that a model reads
+CONTEXT = 32
+# steps that it forecasts
+HORIZON = 5
+# number of channels
+CHANNELS = 3
 SMALL: dict[str, Any] = {"intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16}
 
 
@@ -84,7 +91,8 @@ def test_converted_bert_has_the_same_outputs_with_padding() -> None:
     old = transformers.BertModel(transformers.BertConfig(vocab_size=50, **SMALL)).eval()
     report = convert(new := copy.deepcopy(old), num_tokens=8)
     assert [entry.kind for entry in report.replaced] == ["BertSelfAttention"] * 2
-    tokens, mask = torch.randint(50, (2, 7)), torch.ones(2, 7, dtype=torch.long)
+    tokens = torch.randint(50, (2, 7))
+    mask = torch.ones(2, 7, dtype=torch.long)
     mask[1, 5:] = 0
     got, exact = (model(tokens, attention_mask=mask)[0] for model in (new, old))
     assert_near(got[mask.bool()], exact[mask.bool()], 1e-5)

@@ -34,7 +34,8 @@ def with_operators(model: nn.Module, **options: Any) -> Any:
 
 def steps(model: nn.Module) -> Tensor:
     """Logits of five tokens at once, then one at a time with a cache."""
-    past, found = None, []
+    past = None
+    found = []
     for part in TOKENS.split((5, 1, 1, 1, 1), 1):
         out = model(part, past_key_values=past, use_cache=True)
         past = out.past_key_values

@@ -31,7 +31,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytorch_lightning.utilities.warnings.PossibleUserWarning"),
 ]
 
-H, SEEN = 4, 24
+# horizon, as NeuralForecast calls it
+H = 4
+# steps that a model reads
+SEEN = 24
 SMALL: dict[str, Any] = {"embed_dim": 8, "num_heads": 2, "num_layers": 1, "ff_dim": 8}
 BRIEF: dict[str, Any] = {
     "max_steps": 3,

@@ -38,7 +38,8 @@ def test_forecast_is_a_linear_map_of_each_part():
 
 
 def test_channels_do_not_mix_and_may_have_individual_maps():
-    shared, own = build(), build(individual=True)
+    shared = build()
+    own = build(individual=True)
     assert own.trend.weight.shape == (3, 4, 9)
     assert shared(torch.randn(2, 9, 8, dtype=torch.float64)).shape == (2, 4, 8)
     with torch.no_grad():

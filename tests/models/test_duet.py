@@ -9,7 +9,12 @@ from tests.support import assert_near, message, scatter_parameters
 from toa.models import DUET, DUETConfig
 from toa.nn import ATTENTIONS, AttentionSpec, SeriesDecomposition, share_drop_rate
 
-LOOKBACK, HORIZON, CHANNELS = 12, 5, 4
+# steps that a model reads
+LOOKBACK = 12
+# steps that it forecasts
+HORIZON = 5
+# number of channels
+CHANNELS = 4
 SIZES: dict[str, Any] = {
     "lookback": LOOKBACK,
     "horizon": HORIZON,
@@ -49,7 +54,8 @@ def split(x: Tensor) -> Tensor:
 def test_softmax_model_equals_its_formula(channel_independent):
     model = scattered(channel_independent=channel_independent)
     series = torch.randn(3, LOOKBACK, CHANNELS, dtype=torch.float64)
-    mean, std = series.mean(1, keepdim=True), (series.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
+    mean = series.mean(1, keepdim=True)
+    std = (series.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
     normalised = (series - mean) / std * model.norm.weight + model.norm.bias
     # the gate reads the raw series
     logits = model.gate.logits(series.mT if channel_independent else series.mean(2).unsqueeze(1)).softmax(-1)
@@ -144,7 +150,8 @@ def test_every_parameter_learns_from_forecast_and_penalty(name):
 @pytest.mark.parametrize("channel_independent", [True, False])
 def test_channels_in_another_order_are_forecast_in_that_order(channel_independent):
     model = build(channel_independent=channel_independent).double().eval()
-    series, order = torch.randn(2, LOOKBACK, CHANNELS, dtype=torch.float64), [2, 0, 3, 1]
+    series = torch.randn(2, LOOKBACK, CHANNELS, dtype=torch.float64)
+    order = [2, 0, 3, 1]
     assert_near(model(series[..., order]), model(series)[..., order])
 
 

@@ -22,7 +22,8 @@ def build(name: str = "patchtst", **settings: Any) -> BackboneForecaster:
 def test_forecast_is_denormalised_head_of_tokens_of_the_normalised_series(name):
     model = build(name).double().eval()
     series = torch.randn(2, 32, 3, dtype=torch.float64) * 4.0 + 7.0
-    mean, std = series.mean(1, keepdim=True), (series.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
+    mean = series.mean(1, keepdim=True)
+    std = (series.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
     expected = model.head(model.backbone((series - mean) / std)) * std + mean
     assert_near(model(series), expected)
 

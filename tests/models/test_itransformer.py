@@ -41,7 +41,8 @@ def test_softmax_model_equals_its_formula(num_marks):
 def test_marks_take_part_in_attention_but_are_not_returned(name):
     model = build(name, num_marks=4).eval()
     series, marks = torch.randn(2, 10, 3), torch.randn(2, 10, 4)
-    tokens, operators = model(series, marks), mixing_operators(model, lambda: model(series, marks))
+    tokens = model(series, marks)
+    operators = mixing_operators(model, lambda: model(series, marks))
     assert tokens.shape == (2, 3, 1, 8)
     assert [tuple(o.shape) for o in operators.values()] == [(2, 2, 7, 7)] * 2
     assert not torch.allclose(tokens, model(series, marks + torch.randn(2, 10, 4)))

@@ -72,7 +72,8 @@ def test_one_decorator_makes_a_backbone_serve_every_task(monkeypatch):
     monkeypatch.setitem(BACKBONES, "mean", None)
     del BACKBONES["mean"]
     register_backbone("mean", MeanConfig, "forecast", "reconstruct", "classify")(Mean)
-    series, settings = torch.randn(2, 6, 3), {"embed_dim": 2, "instance_norm": False}
+    series = torch.randn(2, 6, 3)
+    settings = {"embed_dim": 2, "instance_norm": False}
     assert build_forecaster("mean", lookback=6, horizon=4, channels=3, settings=settings)(series).shape == (2, 4, 3)
     assert build_reconstructor("mean", lookback=6, channels=3, settings=settings)(series).shape == (2, 6, 3)
     logits = build_classifier("mean", lookback=6, channels=3, num_classes=5, settings=settings)(series)

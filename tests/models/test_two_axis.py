@@ -44,7 +44,8 @@ def test_the_linear_map_starts_as_the_mean_or_the_last_value(start, steps, norm)
 @pytest.mark.parametrize("norm", [True, False])
 def test_the_fitted_map_has_the_least_penalised_error_of_all_linear_maps(norm):
     model: Any = build(instance_norm=norm).double().eval()
-    series, target = 3.0 + torch.randn(20, 32, 4).cumsum(1).double(), torch.randn(20, 5, 4).double()
+    series = 3.0 + torch.randn(20, 32, 4).cumsum(1).double()
+    target = torch.randn(20, 5, 4).double()
     model.fit_shortcut([(series[:8], target[:8]), (series[8:], target[8:])])
     scaled = model.norm.normalise(series) if norm else (series, (None, torch.ones(20, 1, 4)))
     penalty = 0.1 * (scaled[0] * scaled[1][1]).square().sum((0, 2)).mean()
@@ -176,7 +177,8 @@ def test_wrong_settings_raise():
 def test_values_at_several_positions_are_mixed_as_those_of_each_position_alone(name):
     layer = AttentionSpec(name=name).build(8, 2, 4).double().eval()
     scatter_parameters(layer, 0.3)
-    tokens, values = torch.randn(3, 4, 8, dtype=torch.float64), torch.randn(3, 4, 5, 8, dtype=torch.float64)
+    tokens = torch.randn(3, 4, 8, dtype=torch.float64)
+    values = torch.randn(3, 4, 5, 8, dtype=torch.float64)
     got = layer.attend(tokens, tokens, values, need_weights=True)
     alone = [layer.attend(tokens, tokens, part, need_weights=True) for part in values.unbind(2)]
     assert_near(got.output, torch.stack([one.output for one in alone], 2))

@@ -18,7 +18,9 @@ def normal(*shape: int) -> Tensor:
 def as_printed(layer: AutoCorrelation, query: Tensor, source: Tensor, *, shared: bool) -> Tensor:
     """The layer computed with explicit sums over steps and rolled series."""
     batch, length, _ = query.shape
-    q, k, v = layer.q_proj(query), layer.k_proj(source), layer.v_proj(source)
+    q = layer.q_proj(query)
+    k = layer.k_proj(source)
+    v = layer.v_proj(source)
     if source.shape[1] < length:
         k, v = (torch.cat((x, x.new_zeros(batch, length - x.shape[1], x.shape[2])), 1) for x in (k, v))
     k, v = k[:, :length], v[:, :length]
@@ -39,7 +41,8 @@ def test_layer_matches_its_formula(queries, keys, shared):
     layer = scatter_parameters(AutoCorrelation(6, factor=2)).double().train(shared)
     assert isinstance(layer, AutoCorrelation)
     query, source = normal(3, queries, 6).requires_grad_(), normal(3, keys, 6).requires_grad_()
-    got, expected = layer(query, source), as_printed(layer, query, source, shared=shared)
+    got = layer(query, source)
+    expected = as_printed(layer, query, source, shared=shared)
     assert_near(got, expected)
     inputs = (query, source, *layer.parameters())
     cotangent = torch.randn_like(got)
@@ -60,7 +63,8 @@ def test_correlation_is_the_circular_sum_over_all_pairs_of_steps(length):
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_aggregate_is_a_weighted_sum_of_rolled_series(length):
-    v, weights = normal(2, length, 3), normal(2, length)
+    v = normal(2, length, 3)
+    weights = normal(2, length)
     expected = sum(weights[:, d, None, None] * v.roll(-d, 1) for d in range(length))
     assert isinstance(expected, Tensor)
     assert_near(aggregate_delays(v, weights), expected)

@@ -91,7 +91,8 @@ def without_operators(name: str, **options: Any) -> tuple[Attention, Attention]:
 def test_plain_attention_is_toa_without_operators_in_output_and_gradients(name, options, training):
     toa, plain = without_operators(name, **options)
     inputs = torch.randn(3, 6, 8, dtype=torch.float64)
-    outputs, gradients = [], []
+    outputs = []
+    gradients = []
     for layer in (toa.train(training), plain.train(training)):
         x = inputs.clone().requires_grad_()
         output = layer(x, x, x)[0]

@@ -74,7 +74,8 @@ def test_stack_passes_scores_on_only_with_residual_scores(name, residual):
 def test_residual_scores_reach_every_later_block():
     blocks = [block().eval() for _ in range(3)]
     x = torch.randn(3, 6, 8)
-    plain, residual = EncoderStack(blocks), EncoderStack(blocks, residual_scores=True)
+    plain = EncoderStack(blocks)
+    residual = EncoderStack(blocks, residual_scores=True)
     alone, summed = (mixing_operators(stack, partial(stack, x)) for stack in (plain, residual))
     assert torch.equal(alone["0.attention"], summed["0.attention"])
     assert not torch.allclose(alone["1.attention"], summed["1.attention"])
@@ -113,7 +114,8 @@ def decoder(name: str = "softmax", **options: Any) -> DecoderBlock:
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_decoder_block_applies_self_attention_then_cross_attention(name, norm_first):
     layer = decoder(name, norm_first=norm_first).eval()
-    x, encoded = tokens(), torch.randn(3, 9, 8, dtype=torch.float64)
+    x = tokens()
+    encoded = torch.randn(3, 9, 8, dtype=torch.float64)
     if norm_first:
         h = layer.own_norm(x)
         y = x + layer.own(h, h, h)[0]
@@ -136,7 +138,8 @@ def test_mixing_operators_of_a_decoder_block_are_those_of_both_attentions():
 def test_decoder_block_applies_dropout_to_attention_outputs():
     layer = decoder(dropout=0.5)
     assert [m.p for m in layer.modules() if isinstance(m, nn.Dropout)] == [0.5] * 3
-    x, encoded = tokens(), torch.randn(3, 9, 8, dtype=torch.float64)
+    x = tokens()
+    encoded = torch.randn(3, 9, 8, dtype=torch.float64)
     assert not torch.equal(layer(x, encoded), layer(x, encoded))
 
 
@@ -147,6 +150,7 @@ def test_attentions_of_different_widths_raise():
 
 def test_a_channel_block_passes_options_to_its_attention():
     layer = ChannelBlock(build_attention("softmax", 8, 2, 4), 12)
-    x, seen = torch.randn(3, 4, 5, 8), torch.zeros(3, 4, 4)
+    x = torch.randn(3, 4, 5, 8)
+    seen = torch.zeros(3, 4, 4)
     seen[:, :, 0] = 1.0
     assert not torch.equal(layer.encode(x)[0], layer.encode(x, pair_mask=seen)[0])

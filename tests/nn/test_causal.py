@@ -5,7 +5,12 @@ from tests.support import assert_near, message, scatter_parameters
 from toa import ops
 from toa.nn import ATTENTIONS, AttentionSpec
 
-E, H, N = 8, 2, 9
+# embedding width
+E = 8
+# number of heads
+H = 2
+# number of tokens, or of keys
+N = 9
 SPECS = [
     *(AttentionSpec(name=name) for name in ATTENTIONS if name != "hyperglu"),
     *(

@@ -7,7 +7,10 @@ from torch import Tensor
 from tests.support import assert_near, message
 from toa.nn import ChannelMask
 
-L, C = 12, 4
+# look-back
+L = 12
+# number of channels
+C = 4
 
 
 def make(sampling: Any = "training", lookback: int = L) -> ChannelMask:
@@ -36,7 +39,8 @@ def literal_probabilities(mask: ChannelMask, series: Tensor) -> Tensor:
 def test_probabilities_and_metric_gradient_match_the_formula(lookback) -> None:
     mask = make(lookback=lookback)
     series = torch.randn(2, lookback, C, dtype=torch.float64)
-    got, expected = mask.probabilities(series), literal_probabilities(mask, series)
+    got = mask.probabilities(series)
+    expected = literal_probabilities(mask, series)
     assert_near(got, expected)
     cotangent = torch.randn_like(got)
     one, other = (torch.autograd.grad(p, [mask.metric], cotangent)[0] for p in (got, expected))
@@ -106,7 +110,8 @@ def test_gradient_equals_that_of_the_soft_sample() -> None:
     ("sampling", "training", "evaluation"), [("always", True, True), ("training", True, False), ("never", False, False)]
 )
 def test_sampling_controls_when_the_mask_is_random(sampling, training, evaluation) -> None:
-    mask, series = make(sampling), torch.randn(20, L, C, dtype=torch.float64)
+    mask = make(sampling)
+    series = torch.randn(20, L, C, dtype=torch.float64)
     for mode, random in ((True, training), (False, evaluation)):
         mask.train(mode)
         assert torch.equal(mask(series), mask(series)) is not random
@@ -115,7 +120,8 @@ def test_sampling_controls_when_the_mask_is_random(sampling, training, evaluatio
 
 
 def test_autocast_keeps_distances_in_full_precision() -> None:
-    mask, series = make().float(), torch.randn(2, L, C)
+    mask = make().float()
+    series = torch.randn(2, L, C)
     expected = mask.probabilities(series)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(mask.probabilities(series), expected)

@@ -21,7 +21,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:backend 'folded' runs instead of 'triton':RuntimeWarning"),
 ]
 
-B, N, E, H = 8, 32, 16, 2
+# batch size
+B = 8
+# number of tokens, or of keys
+N = 32
+# embedding width
+E = 16
+# number of heads
+H = 2
 
 
 def captured(step: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
@@ -64,7 +71,8 @@ def test_replays_of_a_captured_forward_draw_different_rates(monkeypatch, sharing
     graph, out = captured(lambda: layer(x, x, x, key_padding_mask=mask)[0])
     # the last one was recorded during capture: each replay overwrites it
     p = rates[-1]
-    outputs, drawn = [], set()
+    outputs = []
+    drawn = set()
     for _ in range(5):
         graph.replay()
         outputs.append(out.clone())

@@ -8,12 +8,22 @@ from toa.nn import HyperGLUAttention
 from toa.nn.operator import DiagonalLowRankOperator
 from toa.ops.attention.definitions import L2_FLOOR
 
-E, H, M, N, R = 8, 2, 4, 6, 3
+# embedding width
+E = 8
+# number of heads
+H = 2
+# number of queries
+M = 4
+# number of tokens, or of keys
+N = 6
+# rank of the projections
+R = 3
 
 
 def literal(layer: HyperGLUAttention, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """The formula with an explicit N x N mixer T(x_m) per query."""
-    n, width = key.shape[1], layer.qk_dim
+    n = key.shape[1]
+    width = layer.qk_dim
 
     def convolved(x: Tensor) -> Tensor:
         if mask is not None:
@@ -31,7 +41,8 @@ def literal(layer: HyperGLUAttention, query: Tensor, key: Tensor, value: Tensor,
         return torch.eye(n, dtype=d.dtype) + torch.diag(d) + left @ torch.diag(switch) @ right.T
 
     queries = layer.q_proj(query) * torch.sigmoid(layer.q_gate(query))
-    keys, values = layer.k_proj(convolved(key)), layer.v_proj(convolved(value))
+    keys = layer.k_proj(convolved(key))
+    values = layer.v_proj(convolved(value))
     switches = torch.sigmoid(layer.rank_gates(query))
     rows = torch.zeros(*query.shape[:2], layer.embed_dim, dtype=query.dtype)
     for b in range(query.shape[0]):

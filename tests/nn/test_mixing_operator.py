@@ -6,7 +6,14 @@ from toa import ops
 from toa.nn import ATTENTIONS, AttentionSpec
 from toa.nn.baseline_attention import HyperGLUAttention
 
-E, H, M, N = 8, 2, 4, 6
+# embedding width
+E = 8
+# number of heads
+H = 2
+# number of queries
+M = 4
+# number of tokens, or of keys
+N = 6
 SPECS = [
     *(AttentionSpec(name=name) for name in ATTENTIONS),
     AttentionSpec(name="toa-gated", structure="dplr", rank=3, score_norm="l2", gate_norm="l2"),

@@ -84,7 +84,8 @@ def test_wrong_sizes_raise():
 
 
 def test_token_batch_norm_is_batch_norm_over_transposed_tokens():
-    ours, plain = TokenBatchNorm(6).double(), nn.BatchNorm1d(6).double()
+    ours = TokenBatchNorm(6).double()
+    plain = nn.BatchNorm1d(6).double()
     x = torch.randn(4, 5, 6, dtype=torch.float64) * 3.0 + 1.0
     assert_near(ours(x), plain(x.mT).mT)
     assert_near(ours.eval()(x), plain.eval()(x.mT).mT)
@@ -104,7 +105,8 @@ def test_token_batch_norm_accepts_any_memory_layout():
     ids=str,
 )
 def test_layer_norm_matches_torch(shape, options):
-    plain, ours = nn.LayerNorm(shape, **options), LayerNorm(shape, **options)
+    plain = nn.LayerNorm(shape, **options)
+    ours = LayerNorm(shape, **options)
     assert repr(ours) == repr(plain)
     for parameter in plain.parameters():
         nn.init.normal_(parameter)

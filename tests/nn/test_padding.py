@@ -6,7 +6,14 @@ from tests.support import assert_near, scatter_parameters
 from toa import ops
 from toa.nn import ATTENTIONS, Attention, AttentionSpec, build_attention
 
-E, H, N, LENGTHS = 8, 2, 7, (4, 7, 1)
+# embedding width
+E = 8
+# number of heads
+H = 2
+# number of tokens, or of keys
+N = 7
+# tokens of each sequence that are not padding
+LENGTHS = (4, 7, 1)
 NAMES = tuple(ATTENTIONS)
 # a length of one has a single score, whose l2 norm is always one
 SPECS = [
@@ -98,7 +105,8 @@ def test_mask_without_padding_changes_nothing(name) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_padding_of_cross_attention_is_ignored(name) -> None:
     layer = build_attention(name, E, H, N).double().eval()
-    query, key = torch.randn(2, 3, E, dtype=torch.float64), torch.randn(2, N, E, dtype=torch.float64)
+    query = torch.randn(2, 3, E, dtype=torch.float64)
+    key = torch.randn(2, N, E, dtype=torch.float64)
     mask = torch.arange(N).expand(2, N) >= 5
     out, _ = layer(query, key, key, key_padding_mask=mask)
     assert_near(out, layer(query, key[:, :5], key[:, :5])[0])

@@ -7,7 +7,12 @@ from torch import Tensor
 from tests.support import assert_near, message, scatter_parameters
 from toa.nn import ATTENTIONS, Attention, EncoderBlock, EncoderStack, build_attention
 
-E, H, N = 8, 2, 5
+# embedding width
+E = 8
+# number of heads
+H = 2
+# number of tokens, or of keys
+N = 5
 every_attention = pytest.mark.parametrize("name", ATTENTIONS)
 
 
@@ -24,7 +29,8 @@ def random_mask(batch: int = 2) -> Tensor:
 
 @every_attention
 def test_every_layer_applies_the_mask_and_returns_its_gradient(name) -> None:
-    x, mask = torch.randn(2, N, E, dtype=torch.float64), random_mask().requires_grad_()
+    x = torch.randn(2, N, E, dtype=torch.float64)
+    mask = random_mask().requires_grad_()
     layer = make(name)
     results = []
     for backend in ("folded", "reference"):
@@ -41,7 +47,8 @@ def test_every_layer_applies_the_mask_and_returns_its_gradient(name) -> None:
 @pytest.mark.parametrize("name", ["toa-relu", "toa-gated", "hyperglu"])
 def test_query_without_unmasked_pairs_gets_zero(name) -> None:
     layer: Any = make(name)
-    x, mask = torch.randn(2, N, E, dtype=torch.float64), random_mask()
+    x = torch.randn(2, N, E, dtype=torch.float64)
+    mask = random_mask()
     mask[:, 1] = 0.0
     attended = layer.attend(x, x, x, need_weights=True, pair_mask=mask)
     assert attended.mixing is not None
@@ -52,7 +59,8 @@ def test_query_without_unmasked_pairs_gets_zero(name) -> None:
 @every_attention
 def test_the_mixing_operator_is_the_masked_one(name) -> None:
     layer = make(name)
-    x, mask = torch.randn(2, N, E, dtype=torch.float64), random_mask()
+    x = torch.randn(2, N, E, dtype=torch.float64)
+    mask = random_mask()
     masked = layer.attend(x, x, x, need_weights=True, pair_mask=mask).mixing
     unmasked = layer.attend(x, x, x, need_weights=True).mixing
     assert masked is not None
@@ -66,7 +74,8 @@ def test_the_mixing_operator_is_the_masked_one(name) -> None:
 @every_attention
 def test_stack_applies_the_mask_in_every_block(name) -> None:
     blocks = [EncoderBlock(make(name), 6).double().eval() for _ in range(2)]
-    x, mask = torch.randn(2, N, E, dtype=torch.float64), random_mask(1)
+    x = torch.randn(2, N, E, dtype=torch.float64)
+    mask = random_mask(1)
     expected = x
     for block in blocks:
         expected, _ = block.encode(expected, pair_mask=mask)

@@ -35,7 +35,8 @@ def test_relu_adds_scores_before_its_operator():
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_every_attention_can_be_stacked_with_residual_scores(name):
     layers = [build_attention(name, 8, 2, 6) for _ in range(3)]
-    x, factors = torch.randn(2, 6, 8), None
+    x = torch.randn(2, 6, 8)
+    factors = None
     for layer in layers:
         attended = layer.attend(x, x, x, previous=factors)
         x, factors = attended.output, attended.factors

@@ -24,7 +24,8 @@ def test_rms_divides_by_the_count_and_the_root_mean_square_over_visible_keys(var
     valid = visible[:, -1:].mT  # (B, N, 1): the last query sees every valid key
 
     def scores(group: slice, s1: Any) -> Tensor:
-        q, k = layer.q_proj(x)[..., group], layer.k_proj(x)[..., group] * valid
+        q = layer.q_proj(x)[..., group]
+        k = layer.k_proj(x)[..., group] * valid
         return q @ k.mT / 2.0 @ (s1.dense()[0].triu() if causal else s1.dense()[0]) * visible
 
     row = scores(slice(4), layer.s1)

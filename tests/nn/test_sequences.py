@@ -10,7 +10,12 @@ from tests.support import assert_near, message, scatter_parameters
 from toa import ops
 from toa.nn import ATTENTIONS, Attention, AttentionSpec, SoftmaxAttention, TemporalOperatorAttention, build_attention
 
-E, H, N = 8, 4, 7
+# embedding width
+E = 8
+# number of heads
+H = 4
+# number of tokens, or of keys
+N = 7
 # layers whose attention is one call of `toa.ops.operator_attention`
 NAMES = ("softmax", "relu", *(f"toa-{name}" for name in ops.ACTIVATIONS))
 
@@ -50,13 +55,15 @@ def shared_weights(small: Attention, full: Attention) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_shared_heads_equal_a_layer_with_repeated_weights(name, training) -> None:
     options: dict[str, Any] = {"sor": False} if name.startswith("toa") else {}
-    small, full = build(name, num_kv_heads=2, **options), build(name, **options)
+    small = build(name, num_kv_heads=2, **options)
+    full = build(name, **options)
     shared_weights(small, full)
     assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in full.parameters())
     x = tokens()
     for layer in (small, full):
         layer.train(training)
-    got, expected = small(x, x, x, need_weights=True), full(x, x, x, need_weights=True)
+    got = small(x, x, x, need_weights=True)
+    expected = full(x, x, x, need_weights=True)
     for one, other in zip(got, expected, strict=True):
         assert one is not None
         assert other is not None

@@ -5,7 +5,12 @@ from torch import nn
 from tests.support import assert_near
 from toa.nn import Attention, DiagonalLowRankOperator, SoftmaxAttention, TemporalOperatorAttention
 
-E, H, N = 12, 3, 6
+# embedding width
+E = 12
+# number of heads
+H = 3
+# number of tokens, or of keys
+N = 6
 
 
 @torch.no_grad()

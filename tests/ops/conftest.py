@@ -13,7 +13,9 @@ def _language_is_patched_once_per_launch() -> None:
 
     if not hasattr(interpreter, "_LangPatchScope"):
         return  # an older Triton
-    launch, patch_lang, scope = interpreter.GridExecutor.__call__, interpreter._patch_lang, interpreter._LangPatchScope
+    launch = interpreter.GridExecutor.__call__
+    patch_lang = interpreter._patch_lang
+    scope = interpreter._LangPatchScope
     patched: set[int] = set()
 
     def launch_unpatched(*given: Any, **named: Any) -> None:
@@ -27,4 +29,5 @@ def _language_is_patched_once_per_launch() -> None:
         patched.add(module)
         return patch_lang(function)
 
-    interpreter.GridExecutor.__call__, interpreter._patch_lang = launch_unpatched, patch_new
+    interpreter.GridExecutor.__call__ = launch_unpatched
+    interpreter._patch_lang = patch_new

@@ -105,10 +105,13 @@ def test_an_eager_call_runs_few_functions(monkeypatch, activation) -> None:
 class Kernel:
     """A kernel that notes its launches: with the arguments of Triton's own in `first`, compiled in `launched`."""
 
-    function, packed_metadata = "function", "sizes"
+    function = "function"
+    packed_metadata = "sizes"
 
     def __init__(self, arg_names: list[str], launched: list[Any], first: list[Any] | None = None) -> None:
-        self.arg_names, self._launched, self._first = arg_names, launched, [] if first is None else first
+        self.arg_names = arg_names
+        self._launched = launched
+        self._first = [] if first is None else first
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
         def launch(*given: Any, **options: Any) -> Any:
@@ -212,7 +215,8 @@ def test_operators_inside_equal_operators_before(monkeypatch, options) -> None:
         ops.Dense(weight, residual=options.get("residual", True), drop=drop)
         for weight, drop in zip(weights, drops, strict=True)
     ]
-    leaves, results = [q, k, v, gate_q, gate_k, *weights], []
+    leaves = [q, k, v, gate_q, gate_k, *weights]
+    results = []
     for inside in (True, False):
         if not inside:
             monkeypatch.setattr(tiles, "dense_operators", lambda x: None)
@@ -226,7 +230,8 @@ def test_operators_inside_equal_operators_before(monkeypatch, options) -> None:
 
 def test_a_launch_like_an_earlier_one_reuses_its_kernel() -> None:
     run, leaves = problem_of("gated")
-    plain, made = triton_helpers.Launch.__init__, list[Any]()
+    plain = triton_helpers.Launch.__init__
+    made = list[Any]()
 
     def make(one: Any, *given: Any) -> None:
         made.append(one)
@@ -248,7 +253,8 @@ def test_a_launch_like_an_earlier_one_reuses_its_kernel() -> None:
 def test_a_known_launch_passes_pointers_to_its_compiled_kernel(monkeypatch) -> None:
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: "stream", raising=False)
     launched, first = list[Any](), list[Any]()
-    x, kernel = torch.zeros(9), Kernel(["x", "y", "size", "setting", "BLOCK"], launched, first)
+    x = torch.zeros(9)
+    kernel = Kernel(["x", "y", "size", "setting", "BLOCK"], launched, first)
     known = triton_helpers.Launch(kernel, (2,), (3, 0.5, 7), {"num_warps": 4})
     for tensor in (x, x, x[1:], x[1:], x):
         known(tensor, None)

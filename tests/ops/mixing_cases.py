@@ -54,8 +54,10 @@ COMBINATIONS = [
 
 @pytest.mark.parametrize(("n", "surplus", "dropped", "transpose", "residual"), COMBINATIONS)
 def test_mixing_and_its_gradients_are_those_of_the_dropped_matrix(n, surplus, dropped, transpose, residual) -> None:
-    x, weight = normal(3, n, 2, 5), normal(2, n + surplus, n + surplus)
-    block, drop = weight[:, :n, :n], make_drop([0.3, 0.6]) if dropped else None
+    x = normal(3, n, 2, 5)
+    weight = normal(2, n + surplus, n + surplus)
+    block = weight[:, :n, :n]
+    drop = make_drop([0.3, 0.6]) if dropped else None
     got = mix_tokens(x, block, drop, transpose=transpose, residual=residual)
     matrix = block if drop is None else drop_entries(block, drop)
     matrix = matrix.mT if transpose else matrix
@@ -68,7 +70,8 @@ def test_mixing_and_its_gradients_are_those_of_the_dropped_matrix(n, surplus, dr
 
 
 def test_second_derivatives_are_those_of_products() -> None:
-    x, weight = normal(2, 9, 2, 4), normal(2, 9, 9)
+    x = normal(2, 9, 2, 4)
+    weight = normal(2, 9, 9)
     results = []
     for mix in (
         lambda: mix_tokens(x, weight, transpose=True),
@@ -161,7 +164,9 @@ def test_generator_makes_a_training_pass_reproducible(tokens, sharing) -> None:
         torch.manual_seed(seed + 100)  # the default generator must not matter
         return [layer(x, x, x)[0] for _ in range(passes)]
 
-    first, again, other = outputs(3), outputs(3), outputs(4, passes=1)
+    first = outputs(3)
+    again = outputs(3)
+    other = outputs(4, passes=1)
     assert torch.equal(first[0], again[0])
     assert torch.equal(first[1], again[1])
     assert not torch.equal(first[0], first[1])
@@ -201,7 +206,9 @@ def kept_bytes(layer: torch.nn.Module, x: Tensor) -> int:
 
 @pytest.mark.parametrize(("variant", "tensors"), [("gated", 9), pytest.param("relu", 6, marks=pytest.mark.slow)])
 def test_a_layer_keeps_few_tensors_of_tokens_and_no_operator_for_backward(variant, tensors) -> None:
-    batch, tokens, width = 2 if ON_GPU else 1, 96, 32
+    batch = 2 if ON_GPU else 1
+    tokens = 96
+    width = 32
     norms: dict[str, Any] = {"score_norm": "rms"} | ({"gate_norm": "rms"} if variant == "gated" else {})
     layer = TemporalOperatorAttention(width, 2, tokens, variant, dropout=0.1, **norms).to(DEVICE)
     x = torch.randn(batch, tokens, width, device=DEVICE)

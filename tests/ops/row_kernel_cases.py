@@ -55,7 +55,8 @@ def assert_as_accurate_as_pytorch(function: Callable[..., Tensor], grad: Tensor,
         assert got.dtype == grad.dtype, name
         assert got.isfinite().all(), name
         granted = (1e-6 + 4 * eps) * _rms(exact[name]) + 1e-7
-        error, allowed = _rms(got.double() - exact[name]), 2 * _rms(plain[name].double() - exact[name]) + granted
+        error = _rms(got.double() - exact[name])
+        allowed = 2 * _rms(plain[name].double() - exact[name]) + granted
         assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
 
 
@@ -63,7 +64,8 @@ class OptionsOf:
     """Stands for a kernel: runs it, and keeps the options of every launch."""
 
     def __init__(self, kernel: Any, launches: list[dict[str, Any]]) -> None:
-        self.kernel, self.launches = kernel, launches
+        self.kernel = kernel
+        self.launches = launches
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
         def launch(*arguments: Any, **options: Any) -> Any:
@@ -95,7 +97,10 @@ def test_layer_norm_and_its_gradients(dtype, rows, width) -> None:
 
 
 def test_layer_norm_of_tensors_in_any_memory_layout() -> None:
-    x, grad, weight, bias = normal(24, 5, 3), normal(5, 3, 24), normal(24, 2), normal(24)
+    x = normal(24, 5, 3)
+    grad = normal(5, 3, 24)
+    weight = normal(24, 2)
+    bias = normal(24)
     apart = (grad.transpose(0, 1), x.permute(2, 1, 0), weight[:, 0], bias.flip(0))
     together = [x.contiguous() for x in apart]
     expected = results(layer_norm, "triton", *together)

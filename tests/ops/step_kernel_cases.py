@@ -44,7 +44,9 @@ def dropped(*numbers: float | None) -> list[EntryDrop | None]:
     ],
 )
 def test_operators_dropped_in_the_kernel_are_those_dropped_beforehand(activation, rates, queries):
-    q, k, v = normal(2, queries, 2, 4, seed=1), normal(2, 9, 2, 4, seed=2), normal(2, 9, 2, 5, seed=3)
+    q = normal(2, queries, 2, 4, seed=1)
+    k = normal(2, 9, 2, 4, seed=2)
+    v = normal(2, 9, 2, 5, seed=3)
     gates = (normal(2, queries, 2, 3, seed=4), normal(2, 9, 2, 3, seed=5)) if activation == "gated" else ()
     # operators for more tokens than the sequence has
     weights = [0.3 * normal(2, 11, 11, seed=6 + place) for place in range(len(rates))]
@@ -98,7 +100,8 @@ def test_norm_of_a_sum_and_all_its_gradients(shape):
 
 def test_norm_of_a_sum_with_dropout_has_one_mask():
     x, y, above = (normal(40, 64, seed=place) for place in range(3))
-    weight, bias = normal(64, seed=3).abs() + 0.5, normal(64, seed=4)
+    weight = normal(64, seed=3).abs() + 0.5
+    bias = normal(64, seed=4)
     leaves = [tensor.requires_grad_() for tensor in (x, y, weight, bias)]
 
     def out(p: float) -> Tensor:

@@ -6,7 +6,18 @@ import torch
 from tests.support import message
 from toa import ops
 
-B, M, N, H, D, E = 2, 3, 4, 2, 5, 6
+# batch size
+B = 2
+# number of queries
+M = 3
+# number of tokens, or of keys
+N = 4
+# number of heads
+H = 2
+# width of queries and keys
+D = 5
+# width of values
+E = 6
 
 
 def call(**changes: Any) -> torch.Tensor:

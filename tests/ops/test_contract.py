@@ -32,7 +32,8 @@ def attend(activation: str, x: Tensor, s: Tensor, **options: Any) -> Tensor:
 @pytest.mark.parametrize("backend", ["reference", "folded"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_vmap_of_outputs_and_of_gradients_per_sample(activation, backend) -> None:
-    x, s = torch.randn(3, 2, 5, 2, 4, dtype=torch.float64), torch.randn(2, 5, 5, dtype=torch.float64)
+    x = torch.randn(3, 2, 5, 2, 4, dtype=torch.float64)
+    s = torch.randn(2, 5, 5, dtype=torch.float64)
     options: dict[str, Any] = {"score_norm": "rms", "backend": backend}
     found = vmap(lambda each: attend(activation, each, s, causal=True, **options))(x)
     assert_near(found, torch.stack([attend(activation, each, s, causal=True, **options) for each in x]))
@@ -45,7 +46,9 @@ def test_vmap_of_outputs_and_of_gradients_per_sample(activation, backend) -> Non
 
 @pytest.mark.parametrize("activation", BLOCKED)
 def test_vmap_takes_inputs_that_all_samples_share(activation) -> None:
-    q, shared, s = torch.randn(3, 2, 5, 2, 4), torch.randn(2, 5, 2, 4), torch.randn(2, 5, 5)
+    q = torch.randn(3, 2, 5, 2, 4)
+    shared = torch.randn(2, 5, 2, 4)
+    s = torch.randn(2, 5, 5)
     gate: dict[str, Any] = {"gate_q": shared, "gate_k": shared} if activation in GATED else {}
 
     def run(query: Tensor) -> Tensor:
@@ -71,7 +74,8 @@ def test_second_derivatives_of_a_penalty_on_gradients_agree_between_backends(act
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_checkpointing_repeats_the_same_numbers(activation, dropout_p) -> None:
     problem = make_problem(activation=activation, dropout_p=dropout_p)
-    names, leaves = list(problem.leaves), list(problem.leaves.values())
+    names = list(problem.leaves)
+    leaves = list(problem.leaves.values())
 
     def run(*found: Tensor) -> Tensor:
         made = Problem(leaves=dict(zip(names, found, strict=True)), kinds=problem.kinds, options=problem.options)

@@ -133,7 +133,9 @@ def test_blocked_scores_match_reference(monkeypatch, activation, causal, budget)
 @pytest.mark.parametrize("budget", [1, 7, 12, 35, 36, 70, 71, 10**6])
 def test_blocks_cover_every_score_once(monkeypatch, budget) -> None:
     monkeypatch.setattr(blocked, "_BLOCK_ELEMENTS", {"cpu": budget})
-    heads, m, n = 3, 5, 7
+    heads = 3
+    m = 5
+    n = 7
     seen = torch.zeros(heads, m)
     for head, row, _ in blocked._blocks(torch.empty(heads, 2, m), torch.empty(heads, 2, n), Band()):
         seen[head, row] += 1

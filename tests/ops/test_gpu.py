@@ -60,7 +60,9 @@ def test_results_on_cuda_equal_those_on_the_cpu(activation) -> None:
 def test_folded_on_cuda_is_about_as_accurate_as_reference(activation, dtype) -> None:
     problem = make_problem(keys=65, queries=33, activation=activation, width=8)
     low = problem.cast(dtype).to("cuda")
-    exact, plain, got = low.cast(torch.float64).run("reference"), low.run("reference"), low.run("folded")
+    exact = low.cast(torch.float64).run("reference")
+    plain = low.run("reference")
+    got = low.run("folded")
     # the reference always accumulates in float32: allow folded some more roundings
     atol = 16 * torch.finfo(dtype).eps * exact.abs().max().item()
     assert_as_accurate("output", got, exact, plain, atol=atol)

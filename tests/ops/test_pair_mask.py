@@ -76,7 +76,8 @@ def test_softmax_multiplies_scores_and_shifts_masked_pairs_as_duet_does(backend,
 
 
 def test_a_masked_pair_of_softmax_weighs_1e_10_at_scale_one() -> None:
-    zero, eye = torch.zeros(1, 2, 1, 1, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+    zero = torch.zeros(1, 2, 1, 1, dtype=torch.float64)
+    eye = torch.eye(2, dtype=torch.float64)
     mask = torch.tensor([[[1.0, 0.0], [1.0, 1.0]]], dtype=torch.float64)
     for backend in BACKENDS:
         weights = ops.operator_attention(zero, zero, eye[None, :, None], pair_mask=mask, backend=backend)[0, :, 0]

@@ -60,7 +60,8 @@ def test_folded_and_its_gradients_are_as_accurate_as_the_formula_in_that_dtype(a
     low = clear_of_the_kink(problem).cast(dtype)
     # the low-precision numbers are exact inputs of a float64 problem
     exact = low.cast(torch.float64).results("reference")
-    got, plain = low.results("folded"), literal_results(low)
+    got = low.results("folded")
+    plain = literal_results(low)
     for name in exact:
         assert_as_accurate(name, got[name], exact[name], plain[name], atol=roundings(exact[name], dtype))
 
@@ -84,7 +85,8 @@ def test_folded_output_of_signed_scores_is_as_accurate_as_the_formula(activation
 def test_folded_norms_are_about_as_accurate_as_reference(dtype, causal, options) -> None:
     activation = "gated" if "gate_norm" in options else "softmax"
     low = make_problem(keys=65, activation=activation, width=8, causal=causal, **options).cast(dtype)
-    exact, plain = low.cast(torch.float64).results("reference"), low.results("reference")
+    exact = low.cast(torch.float64).results("reference")
+    plain = low.results("reference")
     # gradients through ReLU jump where rounding crosses its kink
     smooth = {n for n in exact if activation == "softmax" or n.startswith(("output", "grad of gate", "grad of v"))}
     for name, got in low.results("folded").items():

@@ -34,7 +34,8 @@ def by_hand(problem: Problem) -> torch.Tensor:
             sum(raw[s] * float(matrix[s, t]) for s in range(n) if s <= t or not causal) if seen[t] else 0.0
             for t in range(n)
         ]
-        squared, count = sum(x * x for x in scores), max(1, sum(seen))
+        squared = sum(x * x for x in scores)
+        count = max(1, sum(seen))
         sizes = {"none": 1.0, "l2": math.sqrt(squared + 1e-6), "mean": count}
         sizes["rms"] = (count if share else 1) * math.sqrt(1.0 + squared / count)
         size = sizes[norm]
@@ -152,7 +153,8 @@ def test_rms_norm_is_mean_for_small_scores_and_bounded_for_large_ones(activation
         }
         return operator_attention(**(problem.arguments() | grown | options), score_norm=norm, backend=backend)
 
-    small, plain = attend(1e-6, "rms", **gate), attend(1e-6, "mean")
+    small = attend(1e-6, "rms", **gate)
+    plain = attend(1e-6, "mean")
     assert_near(1e6 * small, 1e6 * plain, 1e-9)
     large, larger = (attend(size, "rms", **gate) for size in (1e4, 1e8))
     assert_near(larger, large, 1e-3)

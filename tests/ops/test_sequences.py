@@ -14,7 +14,14 @@ from toa.ops.attention import blocked, definitions
 from toa.ops.operators import causal_rows
 
 BACKENDS = ("reference", "folded")
-B, N, H, D = 2, 9, 4, 3
+# batch size
+B = 2
+# number of tokens, or of keys
+N = 9
+# number of heads
+H = 4
+# width of queries and keys
+D = 3
 
 
 def make(
@@ -68,7 +75,8 @@ def test_a_key_head_is_shared_by_neighbouring_query_heads(activation, operators,
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_a_window_hides_what_a_pair_of_masks_hides(activation, causal, backend) -> None:
     arguments = make(activation)
-    m, n = torch.arange(N)[:, None], torch.arange(N)
+    m = torch.arange(N)[:, None]
+    n = torch.arange(N)
     inside = (m - n).abs() < 3
     inside = inside & (n <= m) if causal else inside
     for norm in ("none", "rms"):

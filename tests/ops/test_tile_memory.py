@@ -55,7 +55,8 @@ def compile_for(
 
     replaced: Any = Launch
     replaced.__call__ = compile_only
-    choose, module = tile_kernels.choose_blocks, cast(Any, tile_kernels)
+    choose = tile_kernels.choose_blocks
+    module = cast(Any, tile_kernels)
     module.choose_blocks = lambda *sizes, **options: choose(*sizes, **{**options, "shared": shared})
     norm = RowNorm(share=1.0, floor=1.0, gain=1.0)
     for width, gated, normalised in itertools.product(widths, (False, True), (False, True)):

@@ -16,7 +16,8 @@ def hourly_rows() -> pd.DataFrame:
     wave = np.sin(hours * 2 * np.pi / 24) + 0.1 * np.random.default_rng(0).normal(size=(2, 200))
     frame = pd.DataFrame({"when": pd.date_range("2024-03-01", periods=200, freq="h"), "<b>load</b>": wave[0]})
     frame["</script><img src=x onerror=alert(1)>"] = 5 + wave[1]
-    frame["drift"], frame["unused"] = 1.0, 2.0
+    frame["drift"] = 1.0
+    frame["unused"] = 2.0
     frame.loc[60, "<b>load</b>"] = np.nan
     return frame.drop(index=[40, 41])
 

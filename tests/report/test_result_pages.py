@@ -195,7 +195,8 @@ def test_the_command_writes_the_page_with_itself_on_it(tmp_path, monkeypatch):
 def test_detect_writes_a_page_and_classify_only_of_classified_cases(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = pd.DataFrame({"x": np.sin(np.arange(200) / 3), "bad": 0})
-    rows.loc[150:152, "x"], rows.loc[150:152, "bad"] = [8.0, 9.0, 7.0], 1
+    rows.loc[150:152, "x"] = [8.0, 9.0, 7.0]
+    rows.loc[150:152, "bad"] = 1
     rows.to_csv("x.csv", index=False)
     words = ["--method", "z-score", "--window", "20", "--label", "bad", "--device", "cpu", "--page", "x.html"]
     done = CliRunner().invoke(app, ["detect", "x.csv", *words])

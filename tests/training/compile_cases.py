@@ -19,7 +19,8 @@ def without_randomness() -> Small:
 
 
 def test_a_compiled_run_trains_like_another() -> None:
-    eager, compiled = run(without_randomness()), run(without_randomness(), config=COMPILED)
+    eager = run(without_randomness())
+    compiled = run(without_randomness(), config=COMPILED)
     assert list(eager.state_dict()) == list(compiled.state_dict())
     for one, other in zip(eager.state.history, compiled.state.history, strict=True):
         assert one["train"] == pytest.approx(other["train"], rel=1e-4)

@@ -109,7 +109,8 @@ def noisy() -> Small:
 
 def resumed(size: int, folder: Path) -> object:
     """A run that only the last rank is signalled to stop, and that resumes; compared with an uninterrupted run."""
-    config, rank = TrainingConfig(epochs=4, learning_rate=3e-3), int(os.environ["LOCAL_RANK"])
+    config = TrainingConfig(epochs=4, learning_rate=3e-3)
+    rank = int(os.environ["LOCAL_RANK"])
 
     def stop(step: int) -> None:
         if step == 7 and rank == size - 1:
@@ -117,7 +118,8 @@ def resumed(size: int, folder: Path) -> object:
 
     whole = noisy()
     state = fit(size, whole, config, Rows(), folder / f"whole-{size}")
-    path, said = folder / f"stopped-{size}", ""
+    path = folder / f"stopped-{size}"
+    said = ""
     try:
         fit(size, noisy(), config, Rows(stop), path, observe_every=3)
     except TrainingStopped as stopped:
@@ -134,7 +136,8 @@ def resumed(size: int, folder: Path) -> object:
 
 def regrouped(size: int, folder: Path) -> object:
     """A run of one process that several processes resume."""
-    path, steps = folder / "regrouped", []
+    path = folder / "regrouped"
+    steps = []
     config = TrainingConfig(epochs=2, learning_rate=3e-3)
 
     def stop(step: int) -> None:

@@ -51,7 +51,8 @@ def count_launches(monkeypatch, attention: str, **settings: Any) -> Counter[str]
     monkeypatch.setenv("TOA_BACKEND", "triton")
     native = torch.ops.aten.native_dropout
     monkeypatch.setattr(layers, "dropout", lambda x, p: native(x, p, True)[0] if p else x)
-    launches, plain = Launches(), interpreter.GridExecutor.__call__
+    launches = Launches()
+    plain = interpreter.GridExecutor.__call__
 
     def launched(self: Any, *args: Any, **kwargs: Any) -> Any:
         launches.counts[self.fn.__name__] += 1

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from tests.support import message
 from toa.data import SeriesWindows
 from toa.training.anomaly import AnomalyDetection, evaluate_reconstruction, score_series
-from toa.training.detection import RULES, Scores, detect
+from toa.training.detection import RULES, SeriesScores, detect
 from toa.training.step import ShuffledBatches
 
 
@@ -88,12 +88,12 @@ def test_batches_hold_every_window_once_per_epoch():
     assert not torch.equal(batches.at(1, 0)[0], first[0])
 
 
-def scores(steps: list[float], length: int = 2) -> Scores:
+def scores(steps: list[float], length: int = 2) -> SeriesScores:
     """Scores of a series whose windows, at stride 1, all give a step the same score."""
     values = np.array(steps)
     starts = np.arange(len(values) - length + 1)
     flat = np.lib.stride_tricks.sliding_window_view(values, length).ravel()
-    return Scores(flat=flat, steps=values, starts=starts, length=length)
+    return SeriesScores(flat=flat, steps=values, starts=starts, length=length)
 
 
 TRAIN = scores([1.0, 2.0, 3.0, 4.0, 5.0])

@@ -34,7 +34,8 @@ flag_vectors = st.integers(1, 40).flatmap(
 
 
 def test_runs_are_half_open_and_count_overlaps():
-    runs, flags = Runs.of(LABELS), Runs.of(bits("0110011111110"))
+    runs = Runs.of(LABELS)
+    flags = Runs.of(bits("0110011111110"))
     assert (runs.starts.tolist(), runs.stops.tolist()) == ([2, 10], [6, 12])
     assert runs.count(FLAGS).tolist() == [1, 0]
     assert runs.overlapping(flags).tolist() == [2, 1]
@@ -45,7 +46,8 @@ def test_runs_are_half_open_and_count_overlaps():
 
 def point_adjust(labels, flags):
     """Flag every step of each run that has a flagged step."""
-    runs, adjusted = Runs.of(labels), flags.copy()
+    runs = Runs.of(labels)
+    adjusted = flags.copy()
     for run in np.flatnonzero(runs.count(flags)):
         adjusted[runs.starts[run] : runs.stops[run]] = True
     return adjusted
@@ -99,7 +101,8 @@ def test_point_adjustment_never_lowers_recall_or_changes_false_alarms(pair):
     adjusted = point_adjust(labels, flags)
     assert np.all(adjusted >= flags)
     assert np.array_equal(adjusted & ~labels, flags & ~labels)
-    plain, after = point_metrics(labels, flags), adjusted_metrics(labels, flags)
+    plain = point_metrics(labels, flags)
+    after = adjusted_metrics(labels, flags)
     if plain["recall"] is not None and after["pa_recall"] is not None:
         assert after["pa_recall"] >= plain["recall"]
     # adjusted counts are those of the adjusted flags, and adjusting twice changes nothing
@@ -111,7 +114,8 @@ def test_point_adjustment_never_lowers_recall_or_changes_false_alarms(pair):
 def test_pa_k_lies_between_no_adjustment_and_all(pair):
     labels, flags = pair
     area = pa_k_metrics(labels, flags)["pa_k_f1"]
-    low, high = point_metrics(labels, flags)["f1"], adjusted_metrics(labels, flags)["pa_f1"]
+    low = point_metrics(labels, flags)["f1"]
+    high = adjusted_metrics(labels, flags)["pa_f1"]
     if area is not None and low is not None and high is not None:
         assert low - 1e-12 <= area <= high + 1e-12
 
@@ -157,7 +161,8 @@ def test_range_and_vus_metrics_are_those_of_aeon(seed):
         labels[start : start + draw.integers(1, 40)] = True
     score = draw.random(300) + 0.3 * labels
     score = score.round(1) if seed % 2 else score
-    truth, flags = labels.astype(int), score > np.quantile(score, 0.8)
+    truth = labels.astype(int)
+    flags = score > np.quantile(score, 0.8)
     found = {**vus_metrics(labels, score, max_buffer=40), **range_metrics(labels, flags)}
     assert found["vus_pr"] == pytest.approx(aeon.range_pr_vus_score(truth, score, 40), abs=1e-12)
     assert found["vus_roc"] == pytest.approx(aeon.range_roc_vus_score(truth, score, 40), abs=1e-12)

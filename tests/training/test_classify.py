@@ -40,7 +40,8 @@ def make_model(name: str = "patchtst", attention: str = "toa-gated") -> Classify
 
 @pytest.mark.parametrize("name", ["patchtst", "itransformer", "transformer"])
 def test_batch_size_never_changes_a_prediction(name):
-    model, cases = make_model(name).double(), make_cases()
+    model = make_model(name).double()
+    cases = make_cases()
     whole = Cases(series=cases.series.double(), labels=cases.labels, mask=cases.mask)
     logits = classify(model, whole, batch_size=24)
     for size in (1, 7):
@@ -49,7 +50,8 @@ def test_batch_size_never_changes_a_prediction(name):
 
 
 def test_evaluation_keeps_the_mode_and_counts_every_case():
-    model, cases = make_model().train(), make_cases()
+    model = make_model().train()
+    cases = make_cases()
     scores = class_scores(cases.labels, classify(model, cases).argmax(1))
     assert model.training
     hits = classify(model, cases).argmax(1) == cases.labels
@@ -58,7 +60,8 @@ def test_evaluation_keeps_the_mode_and_counts_every_case():
 
 
 def test_loss_is_cross_entropy_of_the_masked_model():
-    model, cases = make_model().eval(), make_cases(6)
+    model = make_model().eval()
+    cases = make_cases(6)
     series, labels, mask = cases.batch(torch.arange(6))
     chosen = model(series, mask).log_softmax(1)[torch.arange(6), labels]
     assert_near(classification_loss(model, series, labels, mask), -chosen.mean(), 1e-6)
@@ -75,7 +78,8 @@ def test_batches_visit_each_case_once_per_epoch():
 
 def test_training_learns_to_tell_waves_apart():
     torch.manual_seed(0)
-    model, cases = make_model(), make_cases(48)
+    model = make_model()
+    cases = make_cases(48)
     config = TrainingConfig(epochs=12, optimizer="radam", learning_rate=1e-2, clip_norm=4.0, patience=12)
     fabric = make_fabric(torch.device("cpu"))
     held = make_cases(24, seed=1)

@@ -26,7 +26,8 @@ def test_operators_are_the_identity_in_one_measurement_and_restored_after():
     with torch.no_grad():
         block.attention.s2.offset.normal_()
     x = torch.randn(3, 5, 8)
-    before, seen = block(x), []
+    before = block(x)
+    seen = []
 
     def validate() -> float:
         seen.append((max(operator_norms(block).values()), torch.equal(block(x), before)))
@@ -42,7 +43,8 @@ def test_operators_are_the_identity_in_one_measurement_and_restored_after():
 def test_operators_are_restored_after_an_error():
     block = make_block()
     x = torch.randn(3, 5, 8)
-    before, errors = block(x), iter((1.0,))
+    before = block(x)
+    errors = iter((1.0,))
     with pytest.raises(StopIteration):
         contributions(block, lambda: next(errors))
     assert torch.equal(block(x), before)

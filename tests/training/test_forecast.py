@@ -64,7 +64,8 @@ def test_a_model_with_a_fitted_shortcut_starts_as_a_ridge_regression_on_training
     series = torch.stack((torch.sin(steps / 3.0), torch.cos(steps / 5.0)), 1)
     train_windows = Windows(series, None, (0, 300), 32, 4)
     config = resolve("forecast", "two-axis", dataset="own.csv", backbone="two-axis", horizon=4, changes=["lookback=32"])
-    data, errors = TaskData(channels=2, train=train_windows), []
+    data = TaskData(channels=2, train=train_windows)
+    errors = []
     for start in ("mean", "ridge"):
         config = replace(config, model={**config.model, "shortcut_start": start})
         errors.append(evaluate_forecaster(FORECASTING.build(config, data), train_windows)["mse"])

@@ -81,7 +81,8 @@ def test_values_that_are_missing_are_left_out():
 
 def test_windows_without_a_scale_have_no_mase():
     forecast, actual, parts = sample()
-    parts["scale"][0, 0], parts["scale"][1, 0] = 0.0, np.nan
+    parts["scale"][0, 0] = 0.0
+    parts["scale"][1, 0] = np.nan
     found = score_forecasts(forecast, actual, **parts).by_column["a"]["mase"]
     assert found == pytest.approx(np.abs(forecast - actual)[2:, :, 0].mean() / 2.0)
     zeros = np.zeros((1, 2, 1))

@@ -31,7 +31,8 @@ def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 def learn(*, accumulate: int, gathers: bool) -> tuple[nn.Linear, Tensor]:
     torch.manual_seed(0)
-    rows, model = Rows(), nn.Linear(4, 1)
+    rows = Rows()
+    model = nn.Linear(4, 1)
     batches = ShuffledBatches(rows, 4, seed=3)  # type: ignore[arg-type]
     config = TrainingConfig(epochs=2, learning_rate=0.05, accumulate=accumulate)
     step = TrainingStep(model, batches, loss_of, config, make_fabric(torch.device("cpu")))

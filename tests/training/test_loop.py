@@ -102,7 +102,8 @@ def test_a_failed_step_leaves_no_gradients_to_the_next(monkeypatch):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     def gradients(breaks: bool) -> list[Tensor]:
-        model, config = Small(dropout=0.0), TrainingConfig(epochs=1)
+        model = Small(dropout=0.0)
+        config = TrainingConfig(epochs=1)
         fabric = make_fabric(torch.device("cpu"))
         taken = TrainingStep(model, Numbers(), loss_of, config, fabric)
         found: list[Tensor] = []
@@ -160,7 +161,8 @@ def test_a_run_that_dies_between_checkpoints_ends_with_the_same_weights(tmp_path
 
 
 def test_checkpoints_take_no_more_than_their_share_of_the_time(tmp_path, monkeypatch):
-    clock, saved = [0.0], []
+    clock = [0.0]
+    saved = []
 
     def save(path: Path, tensors, facts) -> None:
         saved.append((facts["state"]["step"], clock[0]))
@@ -189,7 +191,8 @@ def test_a_layers_own_generator_is_resumed_too(tmp_path):
         small.attention.sor = StochasticOperatorRegularization(generator=torch.Generator().manual_seed(8))
         return small
 
-    whole, path = run(model()), tmp_path / "c.safetensors"
+    whole = run(model())
+    path = tmp_path / "c.safetensors"
     with pytest.raises(TrainingStopped):
         run(model(), at_step(6, lambda: os.kill(os.getpid(), signal.SIGTERM)), checkpoint=path)
     assert_same_weights(run(model(), checkpoint=path), whole)
@@ -343,7 +346,8 @@ def test_a_run_killed_at_twenty_moments_resumes_to_the_same_weights(tmp_path):
     assert start(whole).wait() == 0
     chance = random.Random(0)
     for _ in range(20):
-        process, before = start(killed), written(killed)
+        process = start(killed)
+        before = written(killed)
         while written(killed) == before:
             assert process.poll() is None, "the run ended before it could be killed"
             time.sleep(0.001)

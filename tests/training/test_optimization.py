@@ -130,7 +130,8 @@ def test_rate_on_the_device_is_written_only_if_it_changes():
     layer = torch.nn.Linear(2, 2)
     optimizer = torch.optim.Adam(layer.parameters(), lr=torch.tensor(1.0), capturable=True)
     (group,) = optimizer.param_groups
-    lr, versions = group["lr"], []
+    lr = group["lr"]
+    versions = []
     for rate in (0.5, 0.5, 0.25, 0.5):
         set_rates(optimizer, TrainingConfig(learning_rate=rate), 0, 1)
         versions.append(lr._version)

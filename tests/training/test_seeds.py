@@ -20,7 +20,8 @@ CPU = torch.device("cpu")
 
 
 def forecaster(seed: int) -> dict[str, torch.Tensor]:
-    settings, attention = {"dropout": 0.2}, {"name": "toa-gated", "sor": True, "dropout": 0.1}
+    settings = {"dropout": 0.2}
+    attention = {"name": "toa-gated", "sor": True, "dropout": 0.1}
     how: dict[str, Any] = {
         "model": "toa",
         "lookback": 12,

@@ -125,27 +125,27 @@ def _verified(spec: Any, paths: Sequence[Path], data_dir: Path | None) -> str:
     if isinstance(spec, DatasetSpec):
         (path,) = paths
         sums = [verify(path, spec)]
-        known = [spec.sha256]
+        expected = [spec.sha256]
         rows, channels = read_dataset(spec, path).values[0].shape
         shape = f"{rows} x {channels}"
     elif isinstance(spec, ClassificationSpec):
         train, test = read_classification(spec, paths)
         path = paths[0]
         sums = [checksum(file) for file in paths]
-        known = [*spec.sha256] or [None]
+        expected = [*spec.sha256] or [None]
         # copies of the archive differ in bytes, so another checksum is not an error
         status = "differs from the recorded copy" if spec.sha256 else status
-        known = known if sums == known else [None]
+        expected = expected if sums == expected else [None]
         shape = f"{len(train)} + {len(test)} x {max(*train.lengths, *test.lengths)} x {len(train.columns)}"
     else:
         files, paths = locate_anomaly(spec, data_dir)
         sums = [verify(path, file) for path, file in zip(paths, files, strict=True)]
         path = paths[0].parent
-        known = [file.sha256 or file.git_id for file in files]
+        expected = [file.sha256 or file.git_id for file in files]
         series = read_anomaly(spec, files, paths)
         shape = f"{len(series.train)} + {len(series.test)} x {series.train.shape[1]}"
-    status = "as recorded" if None not in known else status
-    return f"{shape}, sha256 {', '.join(found[:16] for found in sums)} ({status}), {path}"
+    status = "as recorded" if None not in expected else status
+    return f"{shape}, sha256 {', '.join(sha256[:16] for sha256 in sums)} ({status}), {path}"
 
 
 @contextmanager

@@ -139,12 +139,12 @@ def _requirements() -> dict[str, dict[str, str]]:
 
     package = distribution("toa")
     extras = package.metadata.get_all("Provides-Extra") or []
-    found: dict[str, dict[str, str]] = {"": {}}
+    versions: dict[str, dict[str, str]] = {"": {}}
     for requirement in map(Requirement, package.requires or ()):
         marker = requirement.marker
         extra = ""
         if marker is not None and not marker.evaluate({"extra": ""}):
-            extra = next((one for one in extras if marker.evaluate({"extra": one})), "other platforms")
+            extra = next((name for name in extras if marker.evaluate({"extra": name})), "other platforms")
         wants = f"(wants {requirement.specifier})"
         try:
             installed = version(requirement.name)
@@ -152,8 +152,8 @@ def _requirements() -> dict[str, dict[str, str]]:
             shown = installed if fits else f"{installed} {wants}"
         except PackageNotFoundError:
             shown = f"not installed {wants}"
-        found.setdefault(extra, {})[requirement.name] = shown
-    return found
+        versions.setdefault(extra, {})[requirement.name] = shown
+    return versions
 
 
 def _short(path: object) -> str:
@@ -171,9 +171,9 @@ def _devices() -> Facts:
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
         return facts | {"cuda": f"none (PyTorch is {built})"}
     for index in range(torch.cuda.device_count()):
-        found = torch.cuda.get_device_properties(index)
-        capability = f"capability {found.major}.{found.minor}, CUDA {torch.version.cuda}"
-        facts[f"cuda:{index}"] = f"{found.name}, {found.total_memory / 2**30:.0f} GiB, {capability}"
+        properties = torch.cuda.get_device_properties(index)
+        capability = f"capability {properties.major}.{properties.minor}, CUDA {torch.version.cuda}"
+        facts[f"cuda:{index}"] = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, {capability}"
     return facts
 
 

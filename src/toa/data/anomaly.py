@@ -59,12 +59,12 @@ def read_anomaly(spec: AnomalySpec, files: AnomalyFiles, paths: list[Path]) -> L
     """Read a dataset of the catalogue and check its sizes and its share of anomalies."""
     series = _read(paths, spec.name, fill=spec.fill, index_column=spec.index_column, label_column=len(files) == 2)
     want = (spec.train_rows, spec.test_rows, spec.channels)
-    found = (len(series.train), len(series.test), series.train.shape[1])
+    sizes = (len(series.train), len(series.test), series.train.shape[1])
     ratio = float(series.labels.mean())
-    if want != found or abs(ratio - spec.label_ratio) > 1e-4:
+    if want != sizes or abs(ratio - spec.label_ratio) > 1e-4:
         raise ValueError(
             f"dataset {spec.name!r} must have {want[0]} train rows, {want[1]} test rows, {want[2]} channels and "
-            f"{spec.label_ratio:.2%} anomalous steps, got {found[0]}, {found[1]}, {found[2]} and {ratio:.2%} in "
+            f"{spec.label_ratio:.2%} anomalous steps, got {sizes[0]}, {sizes[1]}, {sizes[2]} and {ratio:.2%} in "
             f"{paths[0].parent}; get the official files from {spec.source}, or load your own files by their paths."
         )
     return series
@@ -138,18 +138,18 @@ def check_own_files(
     dataset: str | Path, test_file: str | Path | None, label_file: str | Path | None, *, label_column: bool
 ) -> None:
     """Raise ValueError for files given together with a dataset name, and for a train file without test and labels."""
-    known = isinstance(dataset, str) and dataset in ANOMALY_SETS
-    if not known and isinstance(dataset, str) and not Path(dataset).suffix:
+    in_catalogue = isinstance(dataset, str) and dataset in ANOMALY_SETS
+    if not in_catalogue and isinstance(dataset, str) and not Path(dataset).suffix:
         # not a path: the error of the catalogue lists its names
         _ = ANOMALY_SETS[dataset]
-    for name, given in (("test_file", test_file), ("label_file", label_file)):
-        wanted = not known and not (name == "label_file" and label_column)
-        if given and not wanted:
-            beside = f"dataset {dataset!r}" if known else "label_column=True"
+    for name, file in (("test_file", test_file), ("label_file", label_file)):
+        wanted = not in_catalogue and not (name == "label_file" and label_column)
+        if file and not wanted:
+            beside = f"dataset {dataset!r}" if in_catalogue else "label_column=True"
             raise ValueError(f"{name} goes with a train file of your own, got it beside {beside}; leave it out.")
-        if not given and wanted:
+        if not file and wanted:
             raise ValueError(f"{name} must be given with a train file of your own, {dataset}, got none.")
-    if known and label_column:
+    if in_catalogue and label_column:
         raise ValueError(f"label_column goes with a train file of your own, got dataset {dataset!r}; leave it out.")
 
 

@@ -176,17 +176,19 @@ def _anomaly_spec(entry: Mapping[str, Any]) -> AnomalySpec:
     part = fields["name"].removeprefix(f"{fields.get('subset_of')}-")
     about = {name: fields.get(name, "") for name in ("name", "source", "note")}
 
-    def file_spec(path: str, known: str | None, base: str | None) -> FileSpec:
+    def file_spec(path: str, expected: str | None, base: str | None) -> FileSpec:
         path = path.format(part=part)
-        sums: dict[str, Any] = {"git_id" if known and len(known) == 40 else "sha256": known}
+        sums: dict[str, Any] = {"git_id" if expected and len(expected) == 40 else "sha256": expected}
         return FileSpec(**about, **sums, path=path, url=None if base is None else f"{base}/{path}")
 
-    made = []
+    layouts_of_files = []
     for number, paths in enumerate(layouts):
         base = url if number == len(layouts) - 1 else None
         sums = (sha256 if number == 0 else served) or [None] * len(paths)
-        made.append(tuple(file_spec(path, known, base) for path, known in zip(paths, sums, strict=True)))
-    return AnomalySpec(**fields, layouts=tuple(made))
+        layouts_of_files.append(
+            tuple(file_spec(path, expected, base) for path, expected in zip(paths, sums, strict=True))
+        )
+    return AnomalySpec(**fields, layouts=tuple(layouts_of_files))
 
 
 DATASETS: Registry[DatasetSpec] = Registry("dataset")

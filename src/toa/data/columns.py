@@ -294,21 +294,21 @@ def categories_of(column: Any, known: Sequence[str] | None) -> tuple[str, ...] |
     return tuple(sorted({str(cell) for cell in column.drop_nulls().unique().to_list()}) if known is None else known)
 
 
-def to_codes(column: Any, known: Sequence[str], name: str) -> np.ndarray:
+def to_codes(column: Any, categories: Sequence[str], name: str) -> np.ndarray:
     """The place of each cell in the known categories."""
-    places = {text: place for place, text in enumerate(known)}
-    found = [None if cell is None or cell != cell else places.get(str(cell), -1) for cell in column.to_list()]
-    if None in found:
-        where = f"at data row {found.index(None) + 1} ({found.count(None)} such rows)"
+    places = {text: place for place, text in enumerate(categories)}
+    codes = [None if cell is None or cell != cell else places.get(str(cell), -1) for cell in column.to_list()]
+    if None in codes:
+        where = f"at data row {codes.index(None) + 1} ({codes.count(None)} such rows)"
         rule = f"column {column.name!r} of {name} must have text in every row"
         raise ValueError(f"{rule}, got an empty cell {where}; fill empty cells, for example with 'none'.")
-    if -1 in found:
-        row = found.index(-1)
+    if -1 in codes:
+        row = codes.index(-1)
         raise ValueError(
-            f"column {column.name!r} of {name} must have a category of fit in every row, {shorten(list(known))}, "
+            f"column {column.name!r} of {name} must have a category of fit in every row, {shorten(list(categories))}, "
             f"got {column[row]!r} at data row {row + 1}; change it, or fit again."
         )
-    return np.asarray(found, dtype=np.float64)
+    return np.asarray(codes, dtype=np.float64)
 
 
 def to_steps(frame: Any, columns: Sequence[Any], missing: str, name: str) -> tuple[Values, tuple[str, ...]]:

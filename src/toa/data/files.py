@@ -77,7 +77,9 @@ def joint_checksum(sums: Sequence[str]) -> str:
 
 def current_checksum(paths: Sequence[Path]) -> str:
     """Joint checksum of files as they are now; an unchanged file is read only once per process."""
-    stamps = ((one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for one in (path.stat() for path in paths))
+    stamps = (
+        (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in (path.stat() for path in paths)
+    )
     return joint_checksum([_checksum_of(path, stamp) for path, stamp in zip(paths, stamps, strict=True)])
 
 

@@ -236,11 +236,11 @@ def _find_longer_step(places: Int64[np.ndarray, " t"], inner: Bool[np.ndarray, "
     if (steps[inner] == 1).all():
         return None
     series = np.cumsum(~inner)  # series of each pair; pairs across two series are ignored
-    for one in np.unique(series[inner & (steps != 1)]):
-        own = np.flatnonzero(inner & (series == one))
-        most = _most_common(steps[own])
+    for number in np.unique(series[inner & (steps != 1)]):
+        rows = np.flatnonzero(inner & (series == number))
+        most = _most_common(steps[rows])
         if most != 1:
-            return int(own[np.flatnonzero(steps[own] == most)[0]]), most
+            return int(rows[np.flatnonzero(steps[rows] == most)[0]]), most
     return None
 
 

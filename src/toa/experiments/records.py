@@ -30,8 +30,10 @@ from toa.nn.registry import ADDED_LATER
 from toa.training.base import Evaluation
 from toa.training.base import Record as Record
 
-# files of the record and of the claim in the folder of a run
-RECORD, CLAIM = "record.json", "claim.json"
+# file of the record in the folder of a run
+RECORD = "record.json"
+# file of the claim in the folder of a run
+CLAIM = "claim.json"
 
 
 def hashed_values(value: Any) -> Any:
@@ -168,20 +170,21 @@ def name_line(path: Path, line: int) -> str:
 
 def checkout_commit() -> str | None:
     """Commit of the checkout of toa, with a mark if it has changes; None outside of one."""
-    found = []
+    outputs = []
     for words in (
         ("ls-files", "--full-name", "--error-unmatch", __file__),
         ("describe", "--always", "--dirty", "--abbrev=12"),
     ):
-        command, folder = ["git", *words], Path(__file__).parent
+        command = ["git", *words]
+        folder = Path(__file__).parent
         try:
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.TimeoutExpired):
             return None
-        found.append(done.stdout.strip())
-    own, commit = found
+        outputs.append(done.stdout.strip())
+    own_file, commit = outputs
     # installed inside another project, git would describe that project
-    if own != f"src/toa/experiments/{Path(__file__).name}":
+    if own_file != f"src/toa/experiments/{Path(__file__).name}":
         return None
     return commit or None
 

@@ -50,7 +50,9 @@ def run_task(config: Any, out: Path, **options: Any) -> Record:
         out: Folder of all runs of the task.
         options: Fields of `toa.training.RunOptions`, from `data_dir` on.
     """
-    task, key, folder = TASKS[config.task], config_hash(config), run_folder(config, out)
+    task = TASKS[config.task]
+    key = config_hash(config)
+    folder = run_folder(config, out)
     how = RunOptions(folder=folder, key=key, **options)
     if (folder / RECORD).exists():
         return read_finished(folder / RECORD, key, task.record_fields, data=task.current_checksum(config, how.data_dir))

@@ -134,7 +134,7 @@ def sweep(
         check_writable(context.out)
         # read by `toa watch`
         write_plan(unique.values(), context.out)
-        _run_all(unique, context, opened, watch or (lambda event: None))
+        _Sweep(unique, context, opened, watch or (lambda event: None)).run()
     return read_outcome(unique.values(), context.out, context.data_dir)
 
 
@@ -167,46 +167,63 @@ def _open_workers(
     return nullcontext(_ThisProcess(context))
 
 
-def _run_all(jobs: Mapping[str, Job], context: RunContext, workers: Workers, watch: Watcher) -> None:
-    queue, running = deque(jobs.values()), set[str]()
-    # jobs that other processes run
-    held: list[Job] = []
-    deaths: Counter[str] = Counter()
+class _Sweep:
+    """Jobs that wait, those in progress, and those that other processes run."""
 
-    def handle(event: Event) -> None:
+    def __init__(self, jobs: Mapping[str, Job], context: RunContext, workers: Workers, watch: Watcher) -> None:
+        self._jobs = jobs
+        self._context = context
+        self._workers = workers
+        self._watch = watch
+        self._queue = deque(jobs.values())
+        self._running: set[str] = set()
+        self._held: list[Job] = []
+        self._deaths: Counter[str] = Counter()
+
+    def run(self) -> None:
+        """Run all jobs, until none is left."""
+        while self._queue or self._running or self._held:
+            self._start_jobs()
+            if self._running:
+                self._workers.poll(self._handle, self._context.poll_s)
+            if self._held and not self._queue:
+                time.sleep(self._context.poll_s)
+                self._queue.extend(self._held)
+                self._held.clear()
+
+    def _start_jobs(self) -> None:
+        """Start jobs until all workers are busy; one that has ended is only reported."""
+        while self._queue and len(self._running) < self._workers.count:
+            job = self._queue.popleft()
+            if (event := find_end(job, self._context)) is not None:
+                self._watch(event)
+            else:
+                self._running.add(job.key)
+                self._workers.start(job)
+
+    def _handle(self, event: Event) -> None:
         # progress can arrive after the end
-        if event.key not in running:
+        if event.key not in self._running:
             return
         if event.kind not in ("begin", "step"):
-            running.remove(event.key)
+            self._running.remove(event.key)
         if event.kind == "waiting":
-            held.append(jobs[event.key])
-        if event.kind != "died":
-            watch(event)
-            return
-        job = jobs[event.key]
-        queue.append(job)
-        deaths[event.key] += 1
-        if deaths[event.key] >= MAX_DEATHS:
-            with claimed(job.folder(context.out)) as mine:
-                if mine and find_end(job, context) is None:
-                    message = f"its worker died {MAX_DEATHS} times, the last time with: {event.message}"
-                    write_failure(job, context.out, message)
+            self._held.append(self._jobs[event.key])
+        if event.kind == "died":
+            self._retry(event)
+        else:
+            self._watch(event)
 
-    while queue or running or held:
-        while queue and len(running) < workers.count:
-            job = queue.popleft()
-            if (event := find_end(job, context)) is not None:
-                watch(event)
-            else:
-                running.add(job.key)
-                workers.start(job)
-        if running:
-            workers.poll(handle, context.poll_s)
-        if held and not queue:
-            time.sleep(context.poll_s)
-            queue.extend(held)
-            held.clear()
+    def _retry(self, event: Event) -> None:
+        """Queue a job again whose worker died; after several deaths it is recorded as failed."""
+        job = self._jobs[event.key]
+        self._queue.append(job)
+        self._deaths[event.key] += 1
+        if self._deaths[event.key] >= MAX_DEATHS:
+            with claimed(job.folder(self._context.out)) as mine:
+                if mine and find_end(job, self._context) is None:
+                    message = f"its worker died {MAX_DEATHS} times, the last time with: {event.message}"
+                    write_failure(job, self._context.out, message)
 
 
 def run_job(job: Job, context: RunContext, watch: Watcher) -> Event:
@@ -238,7 +255,8 @@ def find_end(job: Job, context: RunContext) -> Event | None:
 def _execute(job: Job, context: RunContext, watch: Watcher) -> Event:
     (job.folder(context.out) / ERROR).unlink(missing_ok=True)
     watch(Event(kind="begin", key=job.key))
-    device, last = resolve_device(context.device), 0.0
+    device = resolve_device(context.device)
+    last = 0.0
 
     def observe(done: int, total: int, loss: float, validation: float | None) -> None:
         nonlocal last
@@ -316,7 +334,8 @@ class _LocalWorkers:
     """
 
     def __init__(self, context: RunContext, count: int) -> None:
-        self.count, self._context = count, context
+        self.count = count
+        self._context = context
         self._idle: list[_Worker] = []
         self._busy: dict[str, _Worker] = {}
         self._started = 0

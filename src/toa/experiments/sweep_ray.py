@@ -152,7 +152,8 @@ class _Mailbox:
         self._events.append(event)
 
     def take(self) -> list[Event]:
-        events, self._events = self._events, []
+        events = self._events
+        self._events = []
         return events
 
 
@@ -161,7 +162,9 @@ class _RayWorkers:
 
     def __init__(self, ray: Any, share: Share, context: RunContext, settings: Mapping[str, Any]) -> None:
         self.count = share.workers
-        self._ray, self._context, self._settings = ray, context, settings
+        self._ray = ray
+        self._context = context
+        self._settings = settings
         # it only waits, and so takes no share of the cores
         self._mailbox = ray.remote(num_cpus=0, max_restarts=-1)(_Mailbox).remote()
         # the sweep itself repeats a task whose worker died; max_calls=0 keeps a worker for the next job

@@ -90,14 +90,16 @@ def _read_multihead(module: nn.MultiheadAttention) -> AttentionParts:
     biases = (None,) * 3 if bias is None else bias.chunk(3)
     bias_learns = bias is not None and bias.requires_grad
     if module._qkv_same_embed_dim:
-        weights, learns = list(module.in_proj_weight.chunk(3)), [module.in_proj_weight.requires_grad] * 3
+        weights = list(module.in_proj_weight.chunk(3))
+        learns = [module.in_proj_weight.requires_grad] * 3
     else:
         weights = [module.q_proj_weight, module.k_proj_weight, module.v_proj_weight]
         learns = [weight.requires_grad for weight in weights]
     q, k, v = (_linear(w, b, flag, bias_learns) for w, b, flag in zip(weights, biases, learns, strict=True))
     out = _linear(module.out_proj.weight, module.out_proj.bias)
     # the same parameters, because other modules may share them
-    out.weight, out.bias = module.out_proj.weight, module.out_proj.bias
+    out.weight = module.out_proj.weight
+    out.bias = module.out_proj.bias
     adapt = partial(MultiheadAdapter, batch_first=module.batch_first)
     return AttentionParts(q=q, k=k, v=v, out=out, num_heads=module.num_heads, dropout=module.dropout, adapt=adapt)
 
@@ -200,7 +202,10 @@ def _probe(module: nn.Module, parts: AttentionParts) -> AttentionParts:
         parts.embed_dim, parts.num_heads, 5, "softmax", scale=parts.scale, operator_std=0.0, kdim=parts.k.in_features
     )
     plain = plain.to(weight).eval()
-    plain.q_proj, plain.k_proj, plain.v_proj, plain.out_proj = parts.q, parts.k, parts.v, parts.out
+    plain.q_proj = parts.q
+    plain.k_proj = parts.k
+    plain.v_proj = parts.v
+    plain.out_proj = parts.out
     errors = []
     for causal in (False, True):
         expected = plain.attend(tokens, tokens, tokens, causal=causal).output
@@ -233,8 +238,10 @@ class MultiheadAdapter(nn.Module):
 
     def __init__(self, attention: Attention, *, batch_first: bool) -> None:
         super().__init__()
-        self.attention, self.batch_first = attention, batch_first
-        self.embed_dim, self.num_heads = attention.embed_dim, attention.num_heads
+        self.attention = attention
+        self.batch_first = batch_first
+        self.embed_dim = attention.embed_dim
+        self.num_heads = attention.num_heads
 
     def forward(
         self,
@@ -305,9 +312,12 @@ class ProjectionAdapter(nn.Module):
         self, attention: Attention, *, arguments: tuple[str, ...], num_results: int, always_causal: bool = False
     ) -> None:
         super().__init__()
-        self.attention, self.arguments, self.num_results = attention, arguments, num_results
+        self.attention = attention
+        self.arguments = arguments
+        self.num_results = num_results
         self.always_causal = always_causal
-        self.embed_dim, self.num_heads = attention.embed_dim, attention.num_heads
+        self.embed_dim = attention.embed_dim
+        self.num_heads = attention.num_heads
 
     def forward(self, *args: object, **kwargs: object) -> Tensor | tuple[Tensor | None, ...]:
         """Attend.
@@ -316,22 +326,23 @@ class ProjectionAdapter(nn.Module):
         the future: 0 and -inf, or bool, False where hidden. All arguments other than the mask, tokens and
         `output_attentions` must be None or False.
         """
-        given = dict(zip(self.arguments, args, strict=False)) | kwargs
-        tokens = given.pop(self.arguments[0])
+        arguments = dict(zip(self.arguments, args, strict=False)) | kwargs
+        tokens = arguments.pop(self.arguments[0])
         assert isinstance(tokens, Tensor)
-        sources = [s for name in self.SOURCES if isinstance(s := given.pop(name, None), Tensor)]
+        sources = [s for name in self.SOURCES if isinstance(s := arguments.pop(name, None), Tensor)]
         source = sources[0] if sources else tokens
-        mask = given.pop("attention_mask", None)
-        asked = bool(given.pop("output_attentions", False))
+        mask = arguments.pop("attention_mask", None)
+        asked = bool(arguments.pop("output_attentions", False))
         # `use_cache` alone changes nothing; a cache itself raises below
-        given.pop("use_cache", None)
-        for name, value in given.items():
+        arguments.pop("use_cache", None)
+        for name, value in arguments.items():
             if value is not None and value is not False:
                 raise ValueError(
                     f"{name} must be None for a converted layer, got {type(value).__name__}; "
                     "leave it out, or do not convert this layer."
                 )
-        padding, causal = None, self.attention.causal
+        padding = None
+        causal = self.attention.causal
         if isinstance(mask, Tensor):
             padding, causal = _split_attention_mask(mask, tokens.shape[0], tokens.shape[1])
             causal = causal or self.always_causal

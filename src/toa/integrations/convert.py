@@ -79,14 +79,34 @@ def convert(model: nn.Module, variant: str | AttentionSpec = "toa-softmax", *, n
     """
     check_at_least("num_tokens", num_tokens, 1)
     spec = _checked_spec(variant)
-    new: dict[int, nn.Module] = {}
-    reasons: dict[int, str] = {}
     modules = list(model.named_modules(remove_duplicate=False))
+    new, reasons = _make_layers(model, modules, spec, num_tokens)
+    kept = _kept(modules, new, reasons)
+    if not new:
+        listed = "; ".join(map(str, kept)) or "it has no attention module"
+        raise ValueError(f"model must have attention that can be replaced, got a {type(model).__name__}: {listed}.")
+    replaced = [(path, module) for path, module in modules if id(module) in new]
+    _insert(model, {path: new[id(module)] for path, module in replaced})
+    starts_plain = spec.operator_std == 0.0 and spec.scale is None and spec.score_norm in (None, "none")
+    return Conversion(
+        model=new.get(id(model), model),
+        replaced=tuple(Replaced(path=p, kind=type(m).__name__, variant=spec.name) for p, m in replaced),
+        kept=kept,
+        unchanged=spec.name == "softmax" or (spec.name == "toa-softmax" and starts_plain),
+    )
+
+
+def _make_layers(
+    model: nn.Module, modules: list[tuple[str, nn.Module]], spec: AttentionSpec, num_tokens: int
+) -> tuple[dict[int, nn.Module], dict[int, str]]:
+    """The new layer of each attention module, or the reason why it stays, both by the id of the module."""
     # the modules that hold each parameter
     owners: dict[int, set[int]] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             owners.setdefault(id(parameter), set()).add(id(module))
+    new: dict[int, nn.Module] = {}
+    reasons: dict[int, str] = {}
     for _, module in modules:
         if id(module) in new or id(module) in reasons:
             continue
@@ -100,26 +120,19 @@ def convert(model: nn.Module, variant: str | AttentionSpec = "toa-softmax", *, n
                 new[id(module)] = parts.adapt(_make_layer(parts, spec, num_tokens)).train(module.training)
         except UnsuitableError as error:
             reasons[id(module)] = str(error)
-    kept = _kept(modules, new, reasons)
-    if not new:
-        found = "; ".join(map(str, kept)) or "it has no attention module"
-        raise ValueError(f"model must have attention that can be replaced, got a {type(model).__name__}: {found}.")
-    replaced = [(path, module) for path, module in modules if id(module) in new]
-    for path, module in replaced:
+    return new, reasons
+
+
+def _insert(model: nn.Module, layers: dict[str, nn.Module]) -> None:
+    """Put layers in place of the modules at these paths; the model itself, path "", is not replaced."""
+    for path, layer in layers.items():
         if path:
             parent, _, name = path.rpartition(".")
-            setattr(model.get_submodule(parent), name, new[id(module)])
+            setattr(model.get_submodule(parent), name, layer)
     # in evaluation with a padding mask, an encoder passes nested tensors, which only PyTorch's own attention takes
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder) and any(isinstance(m, Attention) for m in module.modules()):
             module.use_nested_tensor = False
-    starts_plain = spec.operator_std == 0.0 and spec.scale is None and spec.score_norm in (None, "none")
-    return Conversion(
-        model=new.get(id(model), model),
-        replaced=tuple(Replaced(path=p, kind=type(m).__name__, variant=spec.name) for p, m in replaced),
-        kept=kept,
-        unchanged=spec.name == "softmax" or (spec.name == "toa-softmax" and starts_plain),
-    )
 
 
 def _checked_spec(variant: str | AttentionSpec) -> AttentionSpec:
@@ -161,7 +174,8 @@ def _make_layer(parts: AttentionParts, spec: AttentionSpec, num_tokens: int) -> 
     )
     layer = layer.to(device=parts.q.weight.device, dtype=parts.q.weight.dtype)
     if layer.q_proj.out_features == parts.q.out_features:
-        layer.q_proj, layer.k_proj = parts.q, parts.k
+        layer.q_proj = parts.q
+        layer.k_proj = parts.k
     else:
         _copy_into(layer.q_proj, parts.q)
         _copy_into(layer.k_proj, parts.k)

@@ -13,7 +13,8 @@ from toa.integrations.gift_eval import GiftEvalPredictor
 
 def predict(histories: Sequence[np.ndarray], *, horizon: int, season: int | None = None, **options: Any) -> Any:
     """Forecasts after histories (T,): per history a mapping with "predictions" and a quantile per level, (P,) each."""
-    found = GiftEvalPredictor(horizon, season, **options).predict({"target": one} for one in histories)
+    forecasts = GiftEvalPredictor(horizon, season, **options).predict({"target": history} for history in histories)
     return [
-        {"predictions": one.mean} | {str(level): values for level, values in one.quantiles.items()} for one in found
+        {"predictions": history.mean} | {str(level): values for level, values in history.quantiles.items()}
+        for history in forecasts
     ]

@@ -36,10 +36,10 @@ class GiftEvalPredictor:
         kept = list(entries)
         targets = [np.asarray(entry["target"], dtype=np.float64) for entry in kept]
         chosen = {"quantiles": LEVELS, "season": self.season, **self.options}
-        found = Forecaster(self.prediction_length, **chosen).fit(targets).predict()
-        for entry, one in zip(kept, found, strict=True):
-            quantiles = {level: one["quantiles"][:, place, 0] for place, level in enumerate(LEVELS)}
-            yield QuantileForecast(str(entry.get("item_id", "")), one["forecast"][:, 0], quantiles)
+        forecasts = Forecaster(self.prediction_length, **chosen).fit(targets).predict()
+        for entry, forecast in zip(kept, forecasts, strict=True):
+            quantiles = {level: forecast["quantiles"][:, place, 0] for place, level in enumerate(LEVELS)}
+            yield QuantileForecast(str(entry.get("item_id", "")), forecast["forecast"][:, 0], quantiles)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,11 @@ class AttentionOperators(nn.Module):
         super().__init__()
         operator = partial(make_operator, structure, kv_heads, num_tokens, init_std=operator_std)
         gated = ops.ACTIVATIONS[variant].gated
-        self.variant, self.score_norm, self.gate_norm = variant, score_norm, gate_norm if gated else "none"
-        self.s1, self.s2 = operator(), operator()
+        self.variant = variant
+        self.score_norm = score_norm
+        self.gate_norm = gate_norm if gated else "none"
+        self.s1 = operator()
+        self.s2 = operator()
         self.gate_s1 = operator() if gated else None
         self.gate_q = nn.Parameter(torch.randn(heads, width, width) * width**-0.5) if gated else None
         self.gate_k = nn.Parameter(torch.randn(kv_heads, width, width) * width**-0.5) if gated else None
@@ -92,22 +95,23 @@ def add_operators(model: nn.Module, inputs: Mapping[str, Any], *, num_tokens: in
     check_at_least("num_tokens", num_tokens, 1)
     name = str(getattr(getattr(model, "config", None), "_attn_implementation", None))
     check_choice("attn_implementation", name, [f"toa-{activation}" for activation in ops.ACTIVATIONS])
-    training, _probed = model.training, {}
+    training = model.training
+    _probed = {}
     try:
         with torch.no_grad():
             model.eval()(**inputs)
-        found = _probed
+        probed = _probed
     finally:
         _probed = None
         model.train(training)
-    if not found:
+    if not probed:
         raise ValueError(f"model must have attention that can be selected by name, got none in {type(model).__name__}.")
-    for module, (heads, kv_heads, width) in found.items():
+    for module, (heads, kv_heads, width) in probed.items():
         if hasattr(module, _SLOT):
             raise ValueError(f"model must have no operators yet, got some in {type(module).__name__}; add them once.")
-        made = AttentionOperators(name.removeprefix("toa-"), heads, kv_heads, width, num_tokens, **options)
+        operators = AttentionOperators(name.removeprefix("toa-"), heads, kv_heads, width, num_tokens, **options)
         like = next(module.parameters())
-        module.add_module(_SLOT, made.to(like.device, like.dtype))
+        module.add_module(_SLOT, operators.to(like.device, like.dtype))
     return model
 
 
@@ -125,18 +129,20 @@ def _attend(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """The attention function: (B, H, M, D) to (B, M, H, D); `attention_mask` is that of `_padding`."""
-    (_, heads, m, width), kv_heads, n = query.shape, key.shape[1], key.shape[2]
+    _, heads, m, width = query.shape
+    kv_heads = key.shape[1]
+    n = key.shape[2]
     if _probed is not None:
         _probed[module] = (heads, kv_heads, width)
         return query.new_zeros(*query.transpose(1, 2).shape[:3], value.shape[3]), None
-    given = [name for name in _UNSUPPORTED if options.get(name) is not None]
-    if given:
-        raise ValueError(f"{given[0]} must be None for operator attention, got a value; use another attention.")
+    unsupported = [name for name in _UNSUPPORTED if options.get(name) is not None]
+    if unsupported:
+        raise ValueError(f"{unsupported[0]} must be None for operator attention, got a value; use another attention.")
     operators = getattr(module, _SLOT, None)
     if operators is None or operators.variant != variant:
-        found = "none" if operators is None else f"those of toa-{operators.variant}"
+        present = "none" if operators is None else f"those of toa-{operators.variant}"
         raise ValueError(
-            f"{type(module).__name__} must have operators for toa-{variant}, got {found}; "
+            f"{type(module).__name__} must have operators for toa-{variant}, got {present}; "
             "call add_operators(model, inputs, num_tokens=…) of toa.integrations.hugging_face after building the model."
         )
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
@@ -174,18 +180,21 @@ def _padding(
             f"{int(kv_offset)}; pass past_key_values=DynamicCache(), or use_cache=False."
         )
     if cache_position is not None:
-        q_length, q_offset = len(cache_position), int(cache_position[0])
-    rows, keys = torch.arange(q_length) + int(q_offset), torch.arange(kv_length)
+        q_length = len(cache_position)
+        q_offset = int(cache_position[0])
+    rows = torch.arange(q_length) + int(q_offset)
+    keys = torch.arange(kv_length)
     if mask_function is not None:
-        batch, head = torch.arange(batch_size)[:, None, None, None], torch.zeros(1, dtype=torch.long)
-        found = torch.as_tensor(mask_function(batch, head, rows[:, None], keys)).cpu()
-        found = found.broadcast_to(batch_size, 1, q_length, kv_length)
+        batch = torch.arange(batch_size)[:, None, None, None]
+        head = torch.zeros(1, dtype=torch.long)
+        visible = torch.as_tensor(mask_function(batch, head, rows[:, None], keys)).cpu()
+        visible = visible.broadcast_to(batch_size, 1, q_length, kv_length)
         lag = rows[:, None] - keys
         # the last query sees a whole window
-        causal = (lag >= 0) & (lag < int(found[0, 0, -1].sum()))
+        causal = (lag >= 0) & (lag < int(visible[0, 0, -1].sum()))
         # a cache that is longer than the tokens so far would be read as tokens
         ends = int(rows[-1]) == int(keys[-1])
-        if not (bool(found.all()) or (ends and torch.equal(found, causal.expand_as(found)))):
+        if not (bool(visible.all()) or (ends and torch.equal(visible, causal.expand_as(visible)))):
             raise ValueError(
                 f"the mask must be full, causal or a causal window up to the last key, got another pattern for queries "
                 f"{int(rows[0])} to {int(rows[-1])} and {kv_length} keys; use a dynamic cache and no packed sequences."

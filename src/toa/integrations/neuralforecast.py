@@ -118,7 +118,8 @@ class TOA(BaseModel):  # type: ignore[misc]
 
         A multivariate model has the features of all series side by side.
         """
-        size, steps = len(batch["insample_y"]), self.input_size + self.h
+        size = len(batch["insample_y"])
+        steps = self.input_size + self.h
         known = [self._per_step(batch["futr_exog"])] if self.futr_exog_size else []
         if self.stat_exog_size:
             # (B, F), or (C, F) for the series of a multivariate model
@@ -137,7 +138,8 @@ class TOA(BaseModel):  # type: ignore[misc]
         """The loss, plus the auxiliary loss of a model that has one."""
         loss: Tensor = super().training_step(batch, batch_idx)
         # reset, because a model that holds a tensor of a graph cannot be copied
-        penalty, self._penalty = self._penalty, None
+        penalty = self._penalty
+        self._penalty = None
         return loss if penalty is None else loss + penalty
 
 

@@ -41,8 +41,10 @@ from toa.estimators import Forecaster
 from toa.experiments.sweep_ray import connected
 
 EXECUTORS = ("process", "pool", "ray")
-# rows of a batch, and series and rows to fit to
-_ROWS, _SERIES = 200_000, 2_000
+# most rows of a batch, and rows to fit to
+_ROWS = 200_000
+# series to fit to
+_SERIES = 2_000
 # field of a file of forecasts that names the model and the file that it was made from
 _MADE_FROM = b"toa_made_from"
 
@@ -135,7 +137,9 @@ def forecast_part(
         Number of "rows", and "peak_bytes" of this process.
     """
     forecaster = _loaded(model, work["model"])
-    made_from, rows, writer = _made_from(Path(source), name, work), 0, None
+    made_from = _made_from(Path(source), name, work)
+    rows = 0
+    writer = None
     with replacing(Path(out) / name) as file, ExitStack() as stack:
         for table in whole_series(Path(source), name, forecaster.id, _columns(forecaster), batch_rows):
             with _named(f"{Path(source) / name}, rows {rows + 1} to {rows + table.num_rows} as data"):
@@ -227,12 +231,12 @@ def _count_series(source: Path, files: Sequence[str], forecaster: Forecaster) ->
     for name in files:
         with _named(str(source / name)):
             _opened(source, name, _columns(forecaster))
-            found = [pd.util.hash_pandas_object(ids, index=False) for ids in _ids(source, name, forecaster.id)]
-        hashes.append(np.concatenate([np.empty(0, dtype=np.uint64), *found]))
-    counts = {name: len(found) for name, found in zip(files, hashes, strict=True)}
+            parts = [pd.util.hash_pandas_object(ids, index=False) for ids in _ids(source, name, forecaster.id)]
+        hashes.append(np.concatenate([np.empty(0, dtype=np.uint64), *parts]))
+    counts = {name: len(parts) for name, parts in zip(files, hashes, strict=True)}
     values, times = np.unique(np.concatenate(hashes), return_counts=True)
     if len(twice := values[times > 1]):
-        places = [name for name, found in zip(files, hashes, strict=True) if twice[0] in found]
+        places = [name for name, parts in zip(files, hashes, strict=True) if twice[0] in parts]
         ids = pd.concat(list(_ids(source, places[0], forecaster.id)))
         shown = ids[(pd.util.hash_pandas_object(ids, index=False) == twice[0]).to_numpy()].iloc[0]
         raise ValueError(
@@ -251,7 +255,8 @@ def _ids(source: Path, name: str, id: str | None) -> "Iterator[pd.Series[Any]]":
 
 def _finished(out: Path, source: Path, files: Sequence[str], work: Mapping[str, Any]) -> set[str]:
     """Files that an earlier call has forecast; raises ValueError for others, and removes what killed workers left."""
-    known, done = set(files), set()
+    known = set(files)
+    done = set()
     for file in sorted(file for file in out.rglob("*") if not file.is_dir()):
         name = str(file.relative_to(out))
         unfinished = re.sub(r"\.[0-9a-f]{32}\.partial$", "", name)
@@ -302,16 +307,16 @@ _CACHE: dict[str, Forecaster] = {}
 def _loaded(model: str, digest: str) -> Forecaster:
     """The model of a file with this sha256, read once per process."""
     if digest not in _CACHE:
-        found = Forecaster.load(model, device="cpu")
-        if found.id is None or found.covariates:
+        forecaster = Forecaster.load(model, device="cpu")
+        if forecaster.id is None or forecaster.covariates:
             raise ValueError(
-                f"{model} must be a forecaster with an id column and without covariates, got id={found.id!r} and "
-                f"covariates={list(found.covariates)}; fit another."
+                f"{model} must be a forecaster with an id column and without covariates, got id={forecaster.id!r} and "
+                f"covariates={list(forecaster.covariates)}; fit another."
             )
         if checksum(Path(model)) != digest:
             raise ValueError(f"{model} must not change during a call, got another file; call again.")
         _CACHE.clear()
-        _CACHE[digest] = found
+        _CACHE[digest] = forecaster
     return _CACHE[digest]
 
 

@@ -29,7 +29,8 @@ class TSBDetector:
     """
 
     def __init__(self, contamination: float = 0.1, **options: Any) -> None:
-        self.contamination, self.options = contamination, options
+        self.contamination = contamination
+        self.options = options
 
     def fit(self, X: np.ndarray, y: Any = None) -> "TSBDetector":
         """Fit to rows (T, C), which may contain anomalies; `y` is ignored."""

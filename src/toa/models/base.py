@@ -28,7 +28,9 @@ class ModelConfig:
     def __post_init__(self) -> None:
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         for field in fields(self):
-            name, kind, value = field.name, field.type, values[field.name]
+            name = field.name
+            kind = field.type
+            value = values[field.name]
             if kind not in (int, float, bool):
                 continue
             assert isinstance(kind, type)
@@ -80,23 +82,24 @@ class SeriesModel(nn.Module):
                 f"build the model with channels={channels}."
             )
 
-        count, given = self.num_marks, [("marks", marks, "(B, L, F)", self.lookback)]
+        count = self.num_marks
+        inputs = [("marks", marks, "(B, L, F)", self.lookback)]
         if future_marks is not None or self.uses_future_marks:
-            given.append(("future_marks", future_marks, "(B, P, F)", self.horizon))
-        for name, found, axes, steps in given:
-            if found is None and count:
+            inputs.append(("future_marks", future_marks, "(B, P, F)", self.horizon))
+        for name, tensor, axes, steps in inputs:
+            if tensor is None and count:
                 raise ValueError(
                     f"{name} must be given to a model with num_marks={count}, got None; "
                     f"pass them as {axes.replace('F', str(count))}, or build the model with num_marks=0."
                 )
-            if found is not None and not count:
-                or_build = f", or build the model with num_marks={found.shape[-1]}" if self.uses_marks else ""
+            if tensor is not None and not count:
+                or_build = f", or build the model with num_marks={tensor.shape[-1]}" if self.uses_marks else ""
                 raise ValueError(
-                    f"{name} must be None for a model with num_marks=0, got shape {tuple(found.shape)}; "
+                    f"{name} must be None for a model with num_marks=0, got shape {tuple(tensor.shape)}; "
                     f"leave them out{or_build}."
                 )
-            if found is not None:
-                check_shape(name, found, axes, (series.shape[0], steps, count))
+            if tensor is not None:
+                check_shape(name, tensor, axes, (series.shape[0], steps, count))
 
 
 class Backbone(SeriesModel, ABC):

@@ -164,7 +164,8 @@ class Transformer(EncoderDecoder[TransformerConfig]):
 
     def _decoder_block(self) -> DecoderBlock:
         config = self.config
-        own, cross = self._attention(config.decoder_tokens, config.causal), self._attention(config.lookback)
+        own = self._attention(config.decoder_tokens, config.causal)
+        cross = self._attention(config.lookback)
         return DecoderBlock(own, cross, config.ff_dim, dropout=config.dropout, norm_first=False)
 
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:
@@ -256,7 +257,8 @@ class Informer(EncoderDecoder[InformerConfig]):
 
     def _decoder_block(self) -> DecoderBlock:
         config = self.config
-        own, cross = self._attention(config.decoder_tokens, causal=True), self._attention(config.lengths[-1])
+        own = self._attention(config.decoder_tokens, causal=True)
+        cross = self._attention(config.lengths[-1])
         return DecoderBlock(own, cross, config.ff_dim, dropout=config.dropout, norm_first=False)
 
     def _forecast(self, series: Tensor, marks: Tensor | None, future_marks: Tensor | None) -> Tensor:

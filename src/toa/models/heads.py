@@ -14,9 +14,11 @@ from toa.nn import Dropout, FlattenHead, Linear, ReversibleInstanceNorm
 
 Start = Literal["mean", "last", "ridge"]
 
-# penalty of the fitted shortcut, relative to the mean square of a step, and scale of the tokens beside a shortcut;
-# both from short trials on the validation splits of ETTh1 and Exchange, which are not recorded
-_RIDGE, _TOKEN_SCALE = 0.1, 0.1
+# penalty of the fitted shortcut, relative to the mean square of a step; like the next constant from short trials on
+# the validation splits of ETTh1 and Exchange, which are not recorded
+_RIDGE = 0.1
+# scale of the tokens beside a shortcut
+_TOKEN_SCALE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

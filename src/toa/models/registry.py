@@ -170,12 +170,14 @@ def _build(
     """The network of a backbone, and the settings of its head."""
     check_choice("backbone", name, backbone_names(task))
     backbone = BACKBONES[name]
-    entry, known, settings = backbone.tasks[task], backbone.settings(task), settings or {}
+    entry = backbone.tasks[task]
+    allowed = backbone.settings(task)
+    settings = settings or {}
     for key in settings:
-        if key not in known:
-            raise ValueError(f"unknown setting {key!r} of model {name!r}; known: {', '.join(known)}.")
+        if key not in allowed:
+            raise ValueError(f"unknown setting {key!r} of model {name!r}; known: {', '.join(allowed)}.")
     for required in fields(entry.config):
-        if required.name in known and required.default is MISSING and required.name not in settings:
+        if required.name in allowed and required.default is MISSING and required.name not in settings:
             raise ValueError(f"{required.name} must be set for model {name!r}, got no value; it has no default.")
     if sizes.get("num_marks") and not entry.network.uses_marks:
         marks = sizes["num_marks"]
@@ -186,8 +188,8 @@ def _build(
         chosen = attention if isinstance(attention, str) else attention.name
         raise ValueError(f"attention must be None for model {name!r}, got {chosen!r}; leave it out.")
     spec = AttentionSpec(name=attention) if isinstance(attention, str) else attention
-    own = entry.config.__dataclass_fields__
+    config_fields = entry.config.__dataclass_fields__
     values = {**sizes, "attention": spec, **entry.settings, **settings}
-    config = entry.config(**{key: value for key, value in values.items() if key in own})
-    head = {**entry.head(config), **{key: value for key, value in settings.items() if key not in own}}
+    config = entry.config(**{key: value for key, value in values.items() if key in config_fields})
+    head = {**entry.head(config), **{key: value for key, value in settings.items() if key not in config_fields}}
     return entry.network(config), head

@@ -71,8 +71,12 @@ class TwoAxis(PatchBackbone):
     def __init__(self, config: TwoAxisConfig) -> None:
         super().__init__(config, channels=config.channels)
         width, heads, p = config.embed_dim, config.num_heads, config.dropout
-        layers, across, time = range(config.num_layers), config.attention, config.time_attention
-        along = across if time == "same" else None if time == "none" else AttentionSpec(name=time)
+        layers = range(config.num_layers)
+        across = config.attention
+        time = config.time_attention
+        along: AttentionSpec | None = across
+        if time != "same":
+            along = None if time == "none" else AttentionSpec(name=time)
         many = config.channels > MOST_DENSE_CHANNELS and across.structure is None
         if many and "structure" in ATTENTIONS[across.name].options:
             across = replace(across, structure="dplr")

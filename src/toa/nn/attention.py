@@ -20,7 +20,7 @@ from toa.ops.attention.sequences import Lengths, nested_parts
 from toa.ops.row_functions import linear
 
 # values (B, N, H, D) and a dropout rate to mixed values (B, M, H, D); linear in the values
-Mixing = Callable[[Tensor, float], Tensor]
+ValueMixing = Callable[[Tensor, float], Tensor]
 
 
 class ScoreFactors(NamedTuple):
@@ -108,12 +108,17 @@ class Attention(Layer, ABC):
         check_at_least("num_tokens", num_tokens, 1)
         check_fraction("dropout", dropout)
         check_choice("backend", backend, ("auto", *ops.BACKENDS))
-        self.embed_dim, self.num_heads, self.num_tokens = embed_dim, num_heads, num_tokens
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.num_tokens = num_tokens
         self.qk_dim = embed_dim // num_heads if qk_dim is None else qk_dim
         check_at_least("qk_dim", self.qk_dim, 1)
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
-        self.dropout, self.causal, self.backend, self.window = dropout, causal, backend, window
+        self.dropout = dropout
+        self.causal = causal
+        self.backend = backend
+        self.window = window
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         check_divisible("num_heads", num_heads, "num_kv_heads", self.num_kv_heads)
         shared = num_heads // self.num_kv_heads
@@ -140,7 +145,7 @@ class Attention(Layer, ABC):
         )
 
     @abstractmethod
-    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
+    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> ValueMixing:
         """Return the function that mixes the values; random draws happen here, not when it is called."""
 
     def forward(
@@ -244,11 +249,14 @@ class Attention(Layer, ABC):
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None) -> Projected:
         """Project and split; self-attention uses one product for queries, keys and values, to read the tokens once."""
-        layers, groups = (self.q_proj, self.k_proj, self.v_proj), self._qk_groups
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        groups = self._qk_groups
         # a projection that the user replaced must be called: its weight may not be all it does
         same_form = len({(type(layer) in PLAIN, layer.bias is None) for layer in layers}) == 1
         if query is not key or key is not value or not same_form or type(self.q_proj) not in PLAIN:
-            q, k, v = self.q_proj(query), self.k_proj(key), self.v_proj(value)
+            q = self.q_proj(query)
+            k = self.k_proj(key)
+            v = self.v_proj(value)
             # a group alone is not cut, which would copy its gradient
             parts = [q, k] if groups == 1 else [*q.chunk(groups, -1), *k.chunk(groups, -1)]
         else:
@@ -265,7 +273,7 @@ class Attention(Layer, ABC):
     def _operator_attention(
         self, factors: ScoreFactors, masks: Masks, values: Tensor, dropout_p: float, **options: Any
     ) -> Tensor:
-        """Mix the values by `toa.ops.operator_attention`; with the first two arguments bound it is a `Mixing`."""
+        """Mix the values by `toa.ops.operator_attention`; with the first two arguments bound it is a `ValueMixing`."""
         return ops.operator_attention(
             factors.q,
             factors.k,
@@ -305,7 +313,7 @@ class SoftmaxAttention(Attention):
     _score_norm: ops.ScoreNorm = "none"
     _is_one_call = True
 
-    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
+    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> ValueMixing:
         options = {"score_norm": self._score_norm, "scale": self.qk_dim**-0.5}
         return partial(self._operator_attention, factors, masks, **options)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from toa import ops
 from toa._checks import check_at_least, check_choice, check_padding_mask, check_shape
-from toa.nn.attention import Attention, Masks, Mixing, Projected, ScoreFactors, SoftmaxAttention
+from toa.nn.attention import Attention, Masks, Projected, ScoreFactors, SoftmaxAttention, ValueMixing
 from toa.nn.layers import Linear
 from toa.nn.operator import DiagonalLowRankOperator
 from toa.ops.dropout import plain_dropout
@@ -74,9 +74,10 @@ class GatedAttention(SoftmaxAttention):
         check_choice("score_norm", score_norm, ops.SCORE_NORMS)
         check_choice("gate_norm", gate_norm, ops.GATE_NORMS)
         super().__init__(embed_dim, num_heads, num_tokens, **options)
-        self._score_norm, self.gate_norm = score_norm, gate_norm
+        self._score_norm = score_norm
+        self.gate_norm = gate_norm
 
-    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
+    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> ValueMixing:
         options = {"score_norm": self._score_norm, "gate_norm": self.gate_norm, "scale": self.qk_dim**-0.5}
         return partial(self._operator_attention, factors, masks, **options)
 
@@ -113,7 +114,7 @@ class DifferentialAttention(SoftmaxAttention):
         nn.init.normal_(self.lambdas, std=0.1)
         self.head_gain = nn.Parameter(torch.ones(embed_dim // num_heads))
 
-    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
+    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> ValueMixing:
         assert factors.gate_q is not None
         assert factors.gate_k is not None
         first = super()._mixing(query, ScoreFactors(factors.q, factors.k), masks)
@@ -143,7 +144,7 @@ class _ExplicitAttention(Attention):
     def _weights(self, scores: Tensor, visible: Tensor) -> Tensor:
         """Return the weights from scaled scores (B, H, M, N); `visible` is False where a key is masked."""
 
-    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
+    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> ValueMixing:
         scores = torch.einsum("bmhd,bnhd->bhmn", factors.q, factors.k) * self.qk_dim**-0.5
         padding, pair_mask = masks.padding, masks.pair
         visible = torch.ones(1, 1, *scores.shape[-2:], dtype=torch.bool, device=scores.device)
@@ -260,7 +261,7 @@ class HyperGLUAttention(Attention):
     def _output(self, query: Tensor, mixed: Tensor) -> Tensor:
         return self.out_proj(mixed * self.out_gate(query).sigmoid())
 
-    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
+    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> ValueMixing:
         _check_not_causal(masks.causal)
         padding = masks.padding
         assert factors.gate_q is not None

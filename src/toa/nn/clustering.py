@@ -48,7 +48,9 @@ class NoisyTopKGate(Layer):
         for name, size in (("lookback", lookback), ("num_experts", num_experts), ("hidden_dim", hidden_dim)):
             check_at_least(name, size, 1)
         check_top_k(top_k, num_experts)
-        self.lookback, self.num_experts, self.top_k = lookback, num_experts, top_k
+        self.lookback = lookback
+        self.num_experts = num_experts
+        self.top_k = top_k
 
         def perceptron() -> nn.Sequential:
             return nn.Sequential(
@@ -85,7 +87,8 @@ class NoisyTopKGate(Layer):
 
     def _choice_probabilities(self, clean: Tensor, noisy: Tensor, spread: Tensor, top: Tensor) -> Tensor:
         """Return the probability that each expert is chosen if its noise is drawn again."""
-        last, next_ = top[..., self.top_k - 1 : self.top_k], top[..., self.top_k : self.top_k + 1]
+        last = top[..., self.top_k - 1 : self.top_k]
+        next_ = top[..., self.top_k : self.top_k + 1]
         # a chosen expert must exceed the first one not chosen, any other the last one chosen
         threshold = torch.where(noisy > next_, next_, last)
         return torch.special.ndtr((clean - threshold) / spread)
@@ -122,7 +125,9 @@ class LinearExperts(Layer):
         super().__init__()
         for name, size in (("lookback", lookback), ("embed_dim", embed_dim), ("num_experts", num_experts)):
             check_at_least(name, size, 1)
-        self.lookback, self.embed_dim, self.num_experts = lookback, embed_dim, num_experts
+        self.lookback = lookback
+        self.embed_dim = embed_dim
+        self.num_experts = num_experts
         self.decompose = SeriesDecomposition(moving_average)
         # axis 1: seasonal part, trend
         self.weight = nn.Parameter(torch.empty(num_experts, 2, lookback, embed_dim))

@@ -60,7 +60,9 @@ class PatchEmbedding(Layer):
         check_at_least("embed_dim", embed_dim, 1)
         check_choice("positions", positions, get_args(Positions))
         check_fraction("dropout", dropout)
-        self.lookback, self.patch_len, self.stride = lookback, patch_len, stride
+        self.lookback = lookback
+        self.patch_len = patch_len
+        self.stride = stride
         self.num_patches = count_patches(lookback, patch_len, stride)
         self.projection = Linear(patch_len, embed_dim, bias=bias)
         if positions == "learned":
@@ -134,7 +136,9 @@ class PointEmbedding(Layer):
         check_choice("values", values, get_args(PointValues))
         check_choice("positions", positions, get_args(PointPositions))
         check_fraction("dropout", dropout)
-        self.channels, self.num_tokens, self.num_marks = channels, num_tokens, num_marks
+        self.channels = channels
+        self.num_tokens = num_tokens
+        self.num_marks = num_marks
         self.projection: nn.Conv1d | nn.Linear
         if values == "conv":
             self.projection = nn.Conv1d(channels, embed_dim, 3, padding=1, padding_mode="circular", bias=False)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import check_at_least, check_shape
-from toa.nn.attention import Attention, Masks, Mixing, ScoreFactors
+from toa.nn.attention import Attention, Masks, ScoreFactors, ValueMixing
 from toa.nn.layers import Layer, Linear
 from toa.ops.dropout import plain_dropout, thread_generator
 
@@ -124,13 +124,14 @@ class ProbSparseAttention(Attention):
     ) -> None:
         check_at_least("factor", factor, 1)
         super().__init__(embed_dim, num_heads, num_tokens, bias=bias, dropout=dropout, causal=causal)
-        self.factor, self.mix_heads = factor, mix_heads
+        self.factor = factor
+        self.mix_heads = mix_heads
 
     def chosen_backend(self) -> str:
         """Return "none": the layer uses no backend of `toa.ops`."""
         return "none"
 
-    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
+    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> ValueMixing:
         for name, mask in (("key_padding_mask", masks.padding), ("pair_mask", masks.pair)):
             if mask is not None:
                 raise ValueError(
@@ -219,7 +220,8 @@ class AutoCorrelation(Layer):
         super().__init__()
         check_at_least("embed_dim", embed_dim, 1)
         check_at_least("factor", factor, 1)
-        self.embed_dim, self.factor = embed_dim, factor
+        self.embed_dim = embed_dim
+        self.factor = factor
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (Linear(embed_dim, embed_dim) for _ in range(4))
 
     def forward(self, query: Tensor, source: Tensor) -> Tensor:

@@ -123,7 +123,9 @@ class FlattenHead(Layer):
         check_fraction("dropout", dropout)
         if individual_channels is not None:
             check_at_least("individual_channels", individual_channels, 1)
-        self.num_tokens, self.embed_dim, self.horizon = num_tokens, embed_dim, horizon
+        self.num_tokens = num_tokens
+        self.embed_dim = embed_dim
+        self.horizon = horizon
         self.individual_channels = individual_channels
         maps = () if individual_channels is None else (individual_channels,)
         self.weight = nn.Parameter(torch.empty(*maps, horizon, num_tokens * embed_dim))
@@ -175,7 +177,9 @@ class ReversibleInstanceNorm(Layer):
         check_positive("eps", eps)
         if affine_channels is not None:
             check_at_least("affine_channels", affine_channels, 1)
-        self.affine_channels, self.eps, self.detach_std = affine_channels, eps, detach_std
+        self.affine_channels = affine_channels
+        self.eps = eps
+        self.detach_std = detach_std
         self.detach_mean = True
         self.weight = None if affine_channels is None else nn.Parameter(torch.ones(affine_channels))
         self.bias = None if affine_channels is None else nn.Parameter(torch.zeros(affine_channels))

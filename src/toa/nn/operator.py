@@ -64,7 +64,10 @@ class SequenceOperator(Layer, ABC):
         check_at_least("num_heads", num_heads, 1)
         check_at_least("num_tokens", num_tokens, 1)
         check_at_least("init_std", init_std, 0.0)
-        self.num_heads, self.num_tokens, self.init_std, self.init = num_heads, num_tokens, init_std, init
+        self.num_heads = num_heads
+        self.num_tokens = num_tokens
+        self.init_std = init_std
+        self.init = init
 
     @torch.no_grad()
     def reset_parameters(self) -> None:

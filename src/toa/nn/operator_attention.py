@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from toa import ops
 from toa._checks import check_choice
-from toa.nn.attention import Attention, Masks, Mixing, Projected, ScoreFactors
+from toa.nn.attention import Attention, Masks, Projected, ScoreFactors, ValueMixing
 from toa.nn.layers import PLAIN
 from toa.nn.operator import OperatorInit, Structure, make_operator
 from toa.nn.regularization import Sharing, StochasticOperatorRegularization
@@ -98,7 +98,8 @@ class TemporalOperatorAttention(Attention):
             backend=backend,
         )
         heads = self.num_kv_heads
-        self.score_norm, self.gate_norm = score_norm, gate_norm
+        self.score_norm = score_norm
+        self.gate_norm = gate_norm
         self.scale = self.qk_dim**-0.5 if scale is None else scale
 
         operator = partial(
@@ -111,7 +112,7 @@ class TemporalOperatorAttention(Attention):
         if sor:
             self.sor = StochasticOperatorRegularization(sharing=sor_sharing, max_rate=sor_max_rate, generator=generator)
 
-    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> Mixing:
+    def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> ValueMixing:
         rates = self.sor.rates(self.num_kv_heads, query.device) if self.sor is not None and self.training else None
         return partial(
             self._operator_attention,

@@ -48,11 +48,12 @@ _TYPES: dict[Any, type] = {bool: bool, int: Integral, float: Real, str: str}
 
 def check_literals(config: Any) -> None:
     """Raise ValueError if a field of a config that is annotated as a Literal has another value."""
-    for one in fields(config):
-        value, kinds = getattr(config, one.name), (one.type, *get_args(one.type))
+    for item in fields(config):
+        value = getattr(config, item.name)
+        kinds = (item.type, *get_args(item.type))
         choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
         if choices and not (value is None and NoneType in kinds):
-            check_choice(one.name, value, choices)
+            check_choice(item.name, value, choices)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -57,7 +57,9 @@ class StochasticOperatorRegularization(Layer):
         check_choice("sharing", sharing, get_args(Sharing))
         if not 0.0 < max_rate <= 1.0:
             raise ValueError(f"max_rate must lie in (0, 1], got {max_rate}; use sor=False for no SOR.")
-        self.sharing, self.max_rate, self.generator = sharing, max_rate, generator
+        self.sharing = sharing
+        self.max_rate = max_rate
+        self.generator = generator
         self._shared: _SharedRate | None = None
 
     def rates(self, num_heads: int, device: torch.device) -> "DropRates":

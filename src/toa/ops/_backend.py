@@ -90,7 +90,8 @@ class KernelOp:
 
     def __init__(self, name: str, schema: str | None, run: Callable[..., Any]) -> None:
         self.op = torch.library.custom_op(f"toa::{name}", run, mutates_args=(), schema=schema)
-        self.run, self._name = run, f"toa_{name}"
+        self.run = run
+        self._name = f"toa_{name}"
         self._apply: Callable[..., Any] | None = None
         self.register_fake = self.op.register_fake
 

@@ -76,10 +76,10 @@ class _DrawFrom(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
-        if (func in self._FUNCTIONS or "generator" in given) and given.get("generator") is None:
-            given["generator"] = self._generator
-        return func(*args, **given)
+        options = dict(kwargs or {})
+        if (func in self._FUNCTIONS or "generator" in options) and options.get("generator") is None:
+            options["generator"] = self._generator
+        return func(*args, **options)
 
 
 def plain_dropout(x: Tensor, p: float) -> Tensor:

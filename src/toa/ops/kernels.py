@@ -67,16 +67,16 @@ def norm_kernel(
     index = tl.program_id(0)
     rows = _block(index, ROWS)
     columns = tl.arange(0, WIDTH)
-    found = _load_rows(x, rows, limit, x_stride, columns, width)
+    values = _load_rows(x, rows, limit, x_stride, columns, width)
     if y is not None:
         added = _load_rows(y, rows, limit, y_stride, columns, width)
         if seed is not None:
             added *= _kept_rows(seed, index, columns, p, ROWS)
         # rounded as backward reads it
-        found = (found + added).to(total.dtype.element_ty)
-        _store_rows(total, found, rows, limit, columns, width)
-        found = found.to(tl.float32)
-    normal, _ = _normalised(found, columns, width, eps)
+        values = (values + added).to(total.dtype.element_ty)
+        _store_rows(total, values, rows, limit, columns, width)
+        values = values.to(tl.float32)
+    normal, _ = _normalised(values, columns, width, eps)
     value = normal * _vector(weight, columns, width) + _vector(bias, columns, width)
     _store_rows(out, value, rows, limit, columns, width)
 
@@ -151,13 +151,13 @@ def drop_kernel(
     inside = (rows[:, None] < N) & (columns[None, :] < N)
     start = matrix + h.to(tl.int64) * m_h
     places = rows.to(tl.int64)[:, None] * m_n + columns.to(tl.int64)[None, :] * m_c
-    found = tl.load(start + places, mask=inside, other=0.0)
+    values = tl.load(start + places, mask=inside, other=0.0)
     if DROP:
-        found = found * _kept(seed, rate, h, rate_h, rows, columns)
+        values = values * _kept(seed, rate, h, rate_h, rows, columns)
     place = out + h.to(tl.int64) * o_h
-    found = found.to(out.dtype.element_ty)
+    values = values.to(out.dtype.element_ty)
     inside = (rows[:, None] < size) & (columns[None, :] < size)
-    tl.store(place + rows.to(tl.int64)[:, None] * o_n + columns[None, :], found, mask=inside)
+    tl.store(place + rows.to(tl.int64)[:, None] * o_n + columns[None, :], values, mask=inside)
 
 
 @triton.jit
@@ -173,13 +173,13 @@ def _mixed_tile(
             x + steps[:, None] * x_n + place[None, :], mask=(steps[:, None] < N) & inside[None, :], other=0.0
         )
         if TRANSPOSED:
-            known = (steps[:, None] < N) & (rows[None, :] < N)
-            found = tl.load(matrix + steps[:, None] * m_n + rows[None, :], mask=known, other=0.0)
-            found = tl.trans(found.to(tokens.dtype))
+            in_matrix = (steps[:, None] < N) & (rows[None, :] < N)
+            block = tl.load(matrix + steps[:, None] * m_n + rows[None, :], mask=in_matrix, other=0.0)
+            block = tl.trans(block.to(tokens.dtype))
         else:
-            known = (rows[:, None] < N) & (steps[None, :] < N)
-            found = tl.load(matrix + rows[:, None] * m_n + steps[None, :], mask=known, other=0.0).to(tokens.dtype)
-        total += tl.dot(found, tokens)
+            in_matrix = (rows[:, None] < N) & (steps[None, :] < N)
+            block = tl.load(matrix + rows[:, None] * m_n + steps[None, :], mask=in_matrix, other=0.0).to(tokens.dtype)
+        total += tl.dot(block, tokens)
     return total
 
 
@@ -210,13 +210,13 @@ def mix_kernel(
         total = _mixed_tile(matrix, x, m_n, x_n, rows, N, place, inside, False, BLOCK_M, BLOCK_N, BLOCK_K)
     else:
         total = _mixed_tile(matrix, x, m_n, x_n, rows, N, place, inside, True, BLOCK_M, BLOCK_N, BLOCK_K)
-    known = (rows[:, None] < N) & inside[None, :]
-    own = tl.load(x + rows[:, None] * x_n + place[None, :], mask=known, other=0.0).to(tl.float32)
-    total += own * pick(which, residual_0, residual_1, residual_2)
+    in_sequence = (rows[:, None] < N) & inside[None, :]
+    tokens_itself = tl.load(x + rows[:, None] * x_n + place[None, :], mask=in_sequence, other=0.0).to(tl.float32)
+    total += tokens_itself * pick(which, residual_0, residual_1, residual_2)
     out = pick(which, out_0, out_1, out_2) + head * pick(which, o0_h, o1_h, o2_h)
     place = entries * pick(which, o0_b, o1_b, o2_b) + within
     places = rows[:, None] * pick(which, o0_n, o1_n, o2_n) + place[None, :]
-    tl.store(out + places, total.to(out_0.dtype.element_ty), mask=known)
+    tl.store(out + places, total.to(out_0.dtype.element_ty), mask=in_sequence)
 
 
 @triton.jit

@@ -59,7 +59,9 @@ def _copied(matrix: Tensor, out: Tensor, seed: Tensor | None, rate: Tensor | Non
 
     h, n, _ = matrix.shape
     if out.numel():
-        rows, columns, size = 16, 128, out.shape[1]
+        rows = 16
+        columns = 128
+        size = out.shape[1]
         launch(
             kernels.drop_kernel,
             (-(-size // rows) * -(-size // columns), h),
@@ -91,7 +93,8 @@ def mix_op(
     The result lies in memory as (H, N, B, D), the layout that products write and read, or as (B, N, H, D).
     """
     b, n, h, d = x.shape
-    size, matrix = _aligned(n, x), weight
+    size = _aligned(n, x)
+    matrix = weight
     if seed is not None or size != n or weight.dtype != x.dtype or weight.stride(1) != _aligned(weight.stride(1), x):
         matrix = _copied(weight, x.new_empty(h, size, size), seed, rate)
     tokens = _by_head(x, size)
@@ -182,7 +185,9 @@ def _outer_together(
         from toa.ops import kernels
         from toa.ops.triton_helpers import needs_exact_products, padded, prepare, strides_of
 
-        side, widths, exact = min(_BLOCK, padded(n)), [x.shape[3] for x in left], needs_exact_products(left[0].dtype)
+        side = min(_BLOCK, padded(n))
+        widths = [x.shape[3] for x in left]
+        exact = needs_exact_products(left[0].dtype)
         share = min(_BLOCK_K if left[0].itemsize > 2 or seed is not None else _BLOCK_K_MIX, padded(max(widths)))
         launches["outer"] = prepare(
             kernels.outer_kernel,
@@ -206,14 +211,19 @@ def _outer_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 outer_op.register_fake(
     lambda left, right, seed, rate, dtype: left.new_empty(left.shape[2], left.shape[1], left.shape[1], dtype=dtype)
 )
-outer_op.register_autograd(
-    _outer_gradients, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs[:4])
-)
 
 
-def three(found: Sequence[Any]) -> Sequence[Any]:
+def _outer_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    left, right, seed, rate, _ = inputs
+    ctx.save_for_backward(left, right, seed, rate)
+
+
+outer_op.register_autograd(_outer_gradients, setup_context=_outer_context)
+
+
+def three(operators: Sequence[Any]) -> Sequence[Any]:
     """Pads to three operators by repeating the first, for kernels of up to three."""
-    return found if len(found) == 3 else (*found, *[found[0]] * (3 - len(found)))
+    return operators if len(operators) == 3 else (*operators, *[operators[0]] * (3 - len(operators)))
 
 
 class Mixing(NamedTuple):
@@ -227,60 +237,63 @@ class Mixing(NamedTuple):
     residual: bool
 
 
-def mix_all(launches: dict[Any, Any], given: Sequence[Mixing]) -> list[Tensor]:
+def mix_all(launches: dict[Any, Any], mixings: Sequence[Mixing]) -> list[Tensor]:
     """Mixed tokens of up to three operators; `launches` are those of earlier calls with tensors like these."""
-    if _fit_one_kernel(launches, given):
-        return _mix_together(launches, given, True)
-    return [mix_op.run(*one, True) for one in given]
+    if _fit_one_kernel(launches, mixings):
+        return _mix_together(launches, mixings, True)
+    return [mix_op.run(*mixing, True) for mixing in mixings]
 
 
 def mix_all_backward(
-    launches: dict[Any, Any], given: Sequence[Mixing], grads: list[Any]
+    launches: dict[Any, Any], mixings: Sequence[Mixing], grads: list[Any]
 ) -> list[tuple[Tensor, Tensor]]:
     """Gradients of tokens and matrix of each operator, from those of mixed tokens, which are dropped from the list."""
-    if _fit_one_kernel(launches, given):
-        pairs = [(one.x, y) if one.transpose else (y, one.x) for one, y in zip(given, grads, strict=True)]
-        of_weights = _outer_together(launches, pairs, given[0].weight.dtype)
-        turned = zip(grads, given, strict=True)
-        back = [Mixing(y, one.weight, None, None, not one.transpose, one.residual) for y, one in turned]
+    if _fit_one_kernel(launches, mixings):
+        pairs = [(mixing.x, y) if mixing.transpose else (y, mixing.x) for mixing, y in zip(mixings, grads, strict=True)]
+        of_weights = _outer_together(launches, pairs, mixings[0].weight.dtype)
+        turned = zip(grads, mixings, strict=True)
+        back = [Mixing(y, mixing.weight, None, None, not mixing.transpose, mixing.residual) for y, mixing in turned]
         return list(zip(_mix_together(launches, back, False), of_weights, strict=True))
-    found = []
-    for x, weight, seed, rate, transpose, residual in given:
+    gradients = []
+    for x, weight, seed, rate, transpose, residual in mixings:
         y = grads.pop(0)
         of_x = mix_op.run(y, weight, seed, rate, not transpose, residual, False)
-        found.append((of_x, outer_op.run(*((x, y) if transpose else (y, x)), seed, rate, weight.dtype)))
-    return found
+        gradients.append((of_x, outer_op.run(*((x, y) if transpose else (y, x)), seed, rate, weight.dtype)))
+    return gradients
 
 
-def _fit_one_kernel(launches: dict[Any, Any], given: Sequence[Mixing]) -> bool:
+def _fit_one_kernel(launches: dict[Any, Any], mixings: Sequence[Mixing]) -> bool:
     """Whether one kernel mixes all tokens: it launches faster than products of PyTorch, which are faster if large."""
     if "together" not in launches:
         launches["together"] = bool(
-            given
-            and given[0].seed is None
-            and given[0].x.shape[1] <= MOST_TOKENS
-            and given[0].x.dtype in (torch.float16, torch.bfloat16)
-            and len({one.weight.dtype for one in given}) == 1
-            and all(one.x.stride(3) == 1 and one.x.shape[3] <= _BLOCK and one.x.numel() for one in given)
-            and all(one.weight.stride(2) == 1 for one in given)
+            mixings
+            and mixings[0].seed is None
+            and mixings[0].x.shape[1] <= MOST_TOKENS
+            and mixings[0].x.dtype in (torch.float16, torch.bfloat16)
+            and len({mixing.weight.dtype for mixing in mixings}) == 1
+            and all(mixing.x.stride(3) == 1 and mixing.x.shape[3] <= _BLOCK and mixing.x.numel() for mixing in mixings)
+            and all(mixing.weight.stride(2) == 1 for mixing in mixings)
         )
     return launches["together"]
 
 
-def _mix_together(launches: dict[Any, Any], given: Sequence[Mixing], heads_first: bool) -> list[Tensor]:
+def _mix_together(launches: dict[Any, Any], mixings: Sequence[Mixing], heads_first: bool) -> list[Tensor]:
     """Mixed tokens, rounded once with the identity added."""
-    x, weights, _, _, transpose, residual = zip(*given, strict=True)
-    out = [empty_mixed(one, heads_first) for one in x]
-    name, tensors = "mix" if heads_first else "mix back", (*three(x), *three(weights), *three(out))
+    x, weights, _, _, transpose, residual = zip(*mixings, strict=True)
+    out = [empty_mixed(item, heads_first) for item in x]
+    name = "mix" if heads_first else "mix back"
+    tensors = (*three(x), *three(weights), *three(out))
     if name not in launches:
         from toa.ops import kernels
         from toa.ops.triton_helpers import padded, prepare, strides_of
 
-        (b, n, h, _), widths = x[0].shape, [one.shape[3] for one in x]
+        b, n, h, _ = x[0].shape
+        widths = [item.shape[3] for item in x]
         width = padded(max(widths))
-        rows, columns = min(_BLOCK, padded(n)), max(width, min(_BLOCK, width * padded(b)))
+        rows = min(_BLOCK, padded(n))
+        columns = max(width, min(_BLOCK, width * padded(b)))
         strides = strides_of(3, *three(x)) + strides_of(2, *three(weights)) + strides_of(3, *three(out))
-        flags = [int(one) for one in (*three(residual), *(not one for one in three(transpose)))]
+        flags = [int(item) for item in (*three(residual), *(not item for item in three(transpose)))]
         launches[name] = prepare(
             kernels.mix_kernel,
             (-(-n // rows) * -(-b * width // columns), h, len(x)),

@@ -185,7 +185,8 @@ class Banded(Operator):
 
     def mix(self, x: Tokens, *, transpose: bool = False, causal: bool = False) -> Tokens:
         """S x, by a product per block of tokens with the tokens around it."""
-        n, side = x.shape[1], self.diagonals.shape[1] // 2
+        n = x.shape[1]
+        side = self.diagonals.shape[1] // 2
         rows = self.diagonals[:, :, :n].mT.to(x.dtype)  # (H, N, 2 w + 1)
         if transpose:
             around = F.pad(rows.flip(-1), (0, 0, side, side)).unfold(1, 2 * side + 1, 1)

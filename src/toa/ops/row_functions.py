@@ -77,7 +77,8 @@ def column_sum(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _sum_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.shape, ctx.dtype = inputs[0].shape, inputs[0].dtype
+    ctx.shape = inputs[0].shape
+    ctx.dtype = inputs[0].dtype
 
 
 column_sum.register_fake(lambda x, dtype: x.new_empty(x.shape[-1], dtype=dtype))
@@ -156,7 +157,8 @@ def _norm(
     out, total = _empty_norms(x, y)
     if out.numel() == 0:
         return out, total
-    rows, others = as_rows(x), None if y is None else as_rows(y)
+    rows = as_rows(x)
+    others = None if y is None else as_rows(y)
     blocks, constants = _row_blocks(rows)
     with torch.cuda.device_of(x):
         kernels.norm_kernel[(blocks,)](
@@ -220,8 +222,9 @@ def _norm_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tenso
 def _norm_gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, seed = ctx.saved_tensors
     grad_x, grad_y, affine = _norm_backward(grad, x, weight, seed, *ctx.settings)
-    of_y = None if not ctx.summed else grad_x if seed is None else grad_y
-    return grad_x, of_y, affine[0], affine[1], None, None, None
+    # without dropout, both summands have the same gradient
+    of_summand = grad_x if seed is None else grad_y
+    return grad_x, of_summand if ctx.summed else None, affine[0], affine[1], None, None, None
 
 
 _norm.register_autograd(_norm_gradients, setup_context=_norm_context)

@@ -81,10 +81,10 @@ class Launch:
             stream = torch._C._cuda_getCurrentRawStream(index)
             return run(*grid, stream, function, sizes, None, None, None, *pointers, *self._numbers)
         kernel, grid, options = self._first
-        found = kernel[grid](*tensors, *self._numbers, **options)
+        compiled = kernel[grid](*tensors, *self._numbers, **options)
         # the interpreter compiles nothing
-        if aligned and found is not None and _REUSES:
-            self._compiled = (found.run, (*grid, 1, 1)[:3], found.function, found.packed_metadata)
+        if aligned and compiled is not None and _REUSES:
+            self._compiled = (compiled.run, (*grid, 1, 1)[:3], compiled.function, compiled.packed_metadata)
         return None
 
 

@@ -77,7 +77,8 @@ def decide(errors: Errors, ours: str, other: str) -> Decision:
     first, second = _log_means(errors[ours]), _log_means(errors[other])
     differences = {name: first[name] - second[name] for name in first}
     values: Float64[np.ndarray, " n"] = np.array(list(differences.values()))
-    wins, losses = int((values < 0).sum()), int((values > 0).sum())
+    wins = int((values < 0).sum())
+    losses = int((values > 0).sum())
     # equal differences have no variance, and no t test
     p = float(ttest_1samp(values, 0.0).pvalue) if np.ptp(values) > 0 else math.nan
     return Decision(

@@ -38,7 +38,8 @@ def layer_table(layer: LayerView) -> Table:
         # 0 for the identity; about s sqrt(N) for noise with standard deviation s
         sizes = operator.offset.square().sum((1, 2)).sqrt() / operator.matrix.shape[-1] ** 0.5
         negative = (operator.matrix < 0).double().mean((1, 2))
-        sums, distance = operator.row_sums, operator.simplex_distance()
+        sums = operator.row_sums
+        distance = operator.simplex_distance()
         radius = operator.eigenvalues().abs().amax(1)
         for h in range(len(sizes)):
             ends = f"{sums[h].min():.2f} to {sums[h].max():.2f}"
@@ -49,8 +50,11 @@ def layer_table(layer: LayerView) -> Table:
 
 def draw_operator(operator: OperatorView, title: str, *, ordered: bool = True) -> Figure:
     """One row per head: heat map of M, row sums, gain per frequency, eigenvalues."""
-    offset, sums, values = operator.offset.numpy(), operator.row_sums.numpy(), operator.eigenvalues().numpy()
-    distance, response = operator.simplex_distance(), operator.response().numpy()
+    offset = operator.offset.numpy()
+    sums = operator.row_sums.numpy()
+    values = operator.eigenvalues().numpy()
+    distance = operator.simplex_distance()
+    response = operator.response().numpy()
     angle = np.linspace(0.0, 2.0 * np.pi, 200)
     figure, axes = _grid(len(offset), 3 + ordered, 2.9)
     for head, (entries, row_sums, *gain, eigenvalues) in enumerate(axes):
@@ -107,7 +111,8 @@ def draw_importance(parts: Mapping[str, Mapping[str, float]], title: str) -> Fig
 
 def _grid(rows: int, columns: int, side: float) -> tuple[Figure, np.ndarray]:
     """A figure and its axes; a fixed layout is many times faster than matplotlib's layout engines."""
-    width, height = (side + 0.7) * columns, (side + 0.3) * rows + 0.5
+    width = (side + 0.7) * columns
+    height = (side + 0.3) * rows + 0.5
     figure = plt.figure(figsize=(width, height))
     axes = figure.subplots(rows, columns, squeeze=False)
     edges = {"left": 0.45 / width, "right": 1.0 - 0.15 / width, "bottom": 0.5 / height, "top": 1.0 - 0.95 / height}

@@ -23,8 +23,14 @@ from toa.training.anomaly import SCORES
 from toa.training.checkpoint import load_checkpoint
 from toa.training.detection import RULES, Runs
 
-BLUE, RED, GREEN, ORANGE = "tab:blue", "tab:red", "tab:green", "tab:orange"
+# colours of lines and areas
+BLUE = "tab:blue"
+RED = "tab:red"
+GREEN = "tab:green"
+ORANGE = "tab:orange"
+# dots per inch of a picture
 DPI = 110
+# size of small text in points
 SMALL = 8
 
 TITLES = {
@@ -41,8 +47,12 @@ _RULE_COLOURS = {"tslib-pa": BLUE, "strict": RED}
 _POINTS = 4000
 # with more classes the counts would be unreadable
 _NUMBERED_CLASSES = 15
-# alarms: series and channels per series in one figure, and events whose channels are named
-_SERIES, _CHANNELS, _NAMED_EVENTS = 4, 3, 8
+# series in a figure of alarms
+_SERIES = 4
+# channels per series in a figure of alarms
+_CHANNELS = 3
+# events in a figure of alarms whose channels are named
+_NAMED_EVENTS = 8
 # lines of baselines
 _STYLES: list[dict[str, Any]] = [
     {"color": colour, "linestyle": "--"} for colour in ("0.6", ORANGE, GREEN, "tab:purple")
@@ -158,20 +168,22 @@ def draw_alarms(
     """
     ids = [None] if id is None else list(pd.unique(rows[id]))
     shown = []
-    for one in ids[:_SERIES]:
-        own = events if one is None else events[events[id] == one]
-        found = list(dict.fromkeys([*own["channel"], *columns]))[:_CHANNELS]
-        shown += [(one, own, column) for column in (*found, None)]
+    for series_id in ids[:_SERIES]:
+        series_events = events if series_id is None else events[events[id] == series_id]
+        channels = list(dict.fromkeys([*series_events["channel"], *columns]))[:_CHANNELS]
+        shown += [(series_id, series_events, column) for column in (*channels, None)]
     figure = plt.figure(figsize=(12.0, 0.8 + 1.9 * len(shown)), layout="constrained")
-    for axis, (one, own, column) in zip(figure.subplots(len(shown), 1, squeeze=False)[:, 0], shown, strict=True):
-        places = np.arange(len(rows)) if one is None else np.flatnonzero(rows[id] == one)
+    for axis, (series_id, series_events, column) in zip(
+        figure.subplots(len(shown), 1, squeeze=False)[:, 0], shown, strict=True
+    ):
+        places = np.arange(len(rows)) if series_id is None else np.flatnonzero(rows[id] == series_id)
         when = np.arange(len(places)) if time is None else rows[time].to_numpy()[places]
         if time is not None and pd.api.types.is_datetime64_any_dtype(rows[time]):
             axis.xaxis.set_major_formatter(mdates.ConciseDateFormatter(axis.xaxis.get_major_locator()))
         if labels is not None:
             _shade(axis, when, Runs.of(labels[places]), color="0.85")
         numbers = rows["event"].to_numpy()[places]
-        for number, channel, why in own[["event", "channel", "why"]].itertuples(index=False):
+        for number, channel, why in series_events[["event", "channel", "why"]].itertuples(index=False):
             _shade(axis, when, Runs.of(numbers == number), color=RED, alpha=0.25)
             if channel == column and number <= _NAMED_EVENTS:
                 first = when[int((numbers == number).argmax())]
@@ -183,7 +195,7 @@ def draw_alarms(
         else:
             axis.plot(*_outline(when, frame[column].to_numpy(dtype=float)[places]), color="0.3", linewidth=0.7)
         axis.set_title(
-            ": ".join(str(x) for x in (one, column or "score, and threshold in green") if x is not None),
+            ": ".join(str(x) for x in (series_id, column or "score, and threshold in green") if x is not None),
             fontsize=9,
             loc="left",
         )
@@ -295,22 +307,25 @@ def draw_forecast(
     """
     ids = [None] if id is None else list(pd.unique(forecast[id]))
     band = "interval" if interval is None else f"{interval:.0%} interval"
-    panels = [(one, column) for one in ids for column in columns]
+    panels = [(series_id, column) for series_id in ids for column in columns]
     shown = panels[:PANELS]
     across = 1 if len(shown) < 3 else 2
     down = -(-len(shown) // across)
     figure = plt.figure(figsize=(11.0, 1.2 + 2.1 * down), layout="constrained")
     axes = figure.subplots(down, across, squeeze=False).ravel()
-    for axis, (one, column) in zip(axes, shown, strict=False):
-        own, ahead = (past, forecast) if id is None else (past[past[id] == one], forecast[forecast[id] == one])
-        own = own[-max(24, _PAST * len(ahead)) :]
-        when, after = np.arange(-len(own), 0), np.arange(len(ahead))
+    for axis, (series_id, column) in zip(axes, shown, strict=False):
+        before, ahead = (
+            (past, forecast) if id is None else (past[past[id] == series_id], forecast[forecast[id] == series_id])
+        )
+        before = before[-max(24, _PAST * len(ahead)) :]
+        when = np.arange(-len(before), 0)
+        after = np.arange(len(ahead))
         if time is not None:
-            when, after = own[time].to_numpy(), ahead[time].to_numpy()
+            when, after = before[time].to_numpy(), ahead[time].to_numpy()
             if pd.api.types.is_datetime64_any_dtype(ahead[time]):
-                when = pd.to_datetime(own[time]).to_numpy()
+                when = pd.to_datetime(before[time]).to_numpy()
                 axis.xaxis.set_major_formatter(mdates.ConciseDateFormatter(axis.xaxis.get_major_locator()))
-        axis.plot(when, own[column].to_numpy(), color="0.3", linewidth=0.9, label="past")
+        axis.plot(when, before[column].to_numpy(), color="0.3", linewidth=0.9, label="past")
         axis.plot(after, ahead[column].to_numpy(), color=BLUE, linewidth=1.3, label="forecast")
         bounds = [ahead[name].to_numpy() for name in (f"{column}_lower", f"{column}_upper") if name in ahead]
         if len(bounds) == 2:
@@ -325,10 +340,10 @@ def draw_forecast(
         lines = [(name, line, style) for (name, line), style in zip((baselines or {}).items(), _STYLES, strict=False)]
         lines += [] if actual is None else [("actual", actual, {"color": "black"})]
         for name, line, style in lines:
-            line = line if id is None else line[line[id] == one]
+            line = line if id is None else line[line[id] == series_id]
             when = np.arange(len(line)) if time is None else line[time].to_numpy()
             axis.plot(when, line[column].to_numpy(), linewidth=1.0, label=name, **style)
-        axis.set_title(column if one is None else f"{one}: {column}", fontsize=9, loc="left")
+        axis.set_title(column if series_id is None else f"{series_id}: {column}", fontsize=9, loc="left")
     for axis in axes[len(shown) :]:
         axis.set_visible(False)
     _legend_below(figure, axes[0])

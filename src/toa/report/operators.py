@@ -120,9 +120,13 @@ def describe_tokens(model: nn.Module, freq: Frequency | None = None, patch: int 
     else:
         rows = every = patch
     span = "" if freq is None else f", {describe_steps(freq, rows)}"
-    later = "" if every == rows else f"; the next begins {every} row{'s' * (every > 1)} later"
+    later = "" if every == rows else f"; the next begins {_count_rows(every)} later"
     column = " of one column" if embeddings else ""
-    return f"A token is {rows} row{'s' * (rows > 1)}{column}{span}{later}."
+    return f"A token is {_count_rows(rows)}{column}{span}{later}."
+
+
+def _count_rows(rows: int) -> str:
+    return f"{rows} rows" if rows > 1 else f"{rows} row"
 
 
 @torch.no_grad()
@@ -143,10 +147,14 @@ def view_layers(model: nn.Module, sample: Sample | None = None) -> list[LayerVie
     mixing = {}
     if sample is not None:
         with evaluating(model):
-            found = mixing_operators(model, sample if callable(sample) else lambda: model(*sample))
+            matrices = mixing_operators(model, sample if callable(sample) else lambda: model(*sample))
         # the last call of a layer, for the first element of its batch
-        mixing = {name: matrix[0].double().cpu() for name, matrix in found.items()}
-    return [LayerView(name=name, operators=own, mixing=mixing.get(name)) for name, own in views.items() if own]
+        mixing = {name: matrix[0].double().cpu() for name, matrix in matrices.items()}
+    return [
+        LayerView(name=name, operators=operators, mixing=mixing.get(name))
+        for name, operators in views.items()
+        if operators
+    ]
 
 
 def _operators(layer: Attention) -> list[OperatorView]:

@@ -77,7 +77,7 @@ def read_progress(out: Path, now: float | None = None) -> Progress:
             continue
         except ValueError as problem:
             unreadable.append(f"{folder}: {problem}")
-    done.sort(key=lambda found: found[0])
+    done.sort(key=lambda pair: pair[0])
     estimate = _estimator({folder: record for _, folder, record in done}, jobs)
     running = [
         RunningRun(
@@ -91,14 +91,14 @@ def read_progress(out: Path, now: float | None = None) -> Progress:
     ]
     left = [None if run.estimate is None else max(0.0, run.estimate - run.seconds) for run in running]
     left += map(estimate, waiting)
-    known = [seconds for seconds in left if seconds is not None]
+    seconds_of_runs = [seconds for seconds in left if seconds is not None]
     return Progress(
         done=tuple(f"{_label(folder, jobs)}  {_result(record)}" for _, folder, record in done),
         running=tuple(running),
         failed=tuple(failed),
         waiting=len(waiting) if jobs else None,
         # assumes that the number of concurrent runs stays the same
-        seconds_left=sum(known) / max(1, len(running)) if len(known) == len(left) else None,
+        seconds_left=sum(seconds_of_runs) / max(1, len(running)) if len(seconds_of_runs) == len(left) else None,
         unreadable=tuple(unreadable),
     )
 

@@ -47,7 +47,7 @@ def rank_scores(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Scores:
+class SystemScores:
     """One score per data set and system, from the means over seeds.
 
     Args:
@@ -86,7 +86,7 @@ def system_name(record: Record) -> str:
     return f"{record['name']}{'-no-sor' if off else ''}"
 
 
-def collect(records: Sequence[Record], metric: str) -> Scores:
+def collect(records: Sequence[Record], metric: str) -> SystemScores:
     """Collect the scores of a metric.
 
     A data set and horizon counts if every system has a run with each seed that any system has. Others are left out,
@@ -104,30 +104,34 @@ def collect(records: Sequence[Record], metric: str) -> Scores:
         cell = runs.setdefault(_dataset(record), {}).setdefault(system_name(record), {})
         _check_new(record, cell)
         cell[record["seed"]] = record
-    systems = tuple(dict.fromkeys(system for found in runs.values() for system in found))
-    seeds, left_out, differences = {}, {}, set[str]()
+    systems = tuple(dict.fromkeys(system for by_system in runs.values() for system in by_system))
+    seeds = {}
+    left_out = {}
+    differences = set[str]()
     cells: dict[str, dict[int | None, list[float]]] = {}
-    for (name, horizon), found in runs.items():
+    for (name, horizon), by_system in runs.items():
         label = _label(name, horizon)
-        sums = sorted({str(run["data_checksum"])[:16] for cell in found.values() for run in cell.values()})
+        sums = sorted({str(run["data_checksum"])[:16] for cell in by_system.values() for run in cell.values()})
         if len(sums) > 1:
             raise ValueError(
                 f"records of {label} must use the same data, got {len(sums)} checksums: {', '.join(sums)}; run them "
                 "again on one file."
             )
-        expected = tuple(sorted({seed for cell in found.values() for seed in cell}))
-        if reason := _incomplete(found, systems, expected, metric):
+        expected = tuple(sorted({seed for cell in by_system.values() for seed in cell}))
+        if reason := _incomplete(by_system, systems, expected, metric):
             left_out[label] = reason
         else:
             seeds[label] = expected
-            configs = [flatten(next(iter(found[system].values()))["config"]) for system in systems]
-            differences |= {name for name in set().union(*configs) if len({str(one.get(name)) for one in configs}) > 1}
-            means = [mean(run["metrics"][metric] for run in found[system].values()) for system in systems]
+            configs = [flatten(next(iter(by_system[system].values()))["config"]) for system in systems]
+            differences |= {
+                name for name in set().union(*configs) if len({str(config.get(name)) for config in configs}) > 1
+            }
+            means = [mean(run["metrics"][metric] for run in by_system[system].values()) for system in systems]
             cells.setdefault(name, {})[horizon] = means
     if not cells:
         reasons = "; ".join(f"{label}: {reason}" for label, reason in list(left_out.items())[:4])
         raise ValueError(f"a comparison needs a data set with the same runs of every system, got none ({reasons}).")
-    return Scores(
+    return SystemScores(
         task=task,
         protocol=protocol,
         metric=metric,
@@ -235,7 +239,7 @@ class Row:
     p_holm: float | None = None
 
 
-def compare(scores: Scores, baseline: str = "softmax") -> list[Row]:
+def compare(scores: SystemScores, baseline: str = "softmax") -> list[Row]:
     """One row per system, best rank first.
 
     There is no p if the data sets are too few for any corrected p below 0.05, or if no score differs.
@@ -277,24 +281,24 @@ def _gains(values: Float64[np.ndarray, "n k"], base: int, metric: str) -> Float6
     return np.where(same, 0.0, gains.percent_gain(values, plain, metric))
 
 
-def _rests_on(scores: Scores, base: int, place: int) -> str:
+def _rests_on(scores: SystemScores, base: int, place: int) -> str:
     """The cell without which an interval that excludes zero is the furthest from doing so; "" if it always does."""
 
     def interval(values: Float64[np.ndarray, "n k"]) -> tuple[float, float]:
         return gains.t_interval(_gains(values, base, scores.metric)[:, place], len(scores.systems) - 1) or (0.0, 0.0)
 
     sign = gains.excludes_zero(interval(scores.values))
-    found = {}
+    bounds = {}
     for name, rows in scores.cells.items():
         for left in rows if sign else ():
             kept = {**scores.cells, name: {horizon: row for horizon, row in rows.items() if horizon != left}}
             label = name if left is None else f"{name} at {left}"
-            found[label] = min(sign * bound for bound in interval(_set_scores(kept, scores.metric)))
-    cell = min(found, key=found.__getitem__, default="")
-    return cell if cell and found[cell] <= 0 else ""
+            bounds[label] = min(sign * bound for bound in interval(_set_scores(kept, scores.metric)))
+    cell = min(bounds, key=bounds.__getitem__, default="")
+    return cell if cell and bounds[cell] <= 0 else ""
 
 
-def system_table(scores: Scores, rows: Sequence[Row]) -> Table:
+def system_table(scores: SystemScores, rows: Sequence[Row]) -> Table:
     """One row per system."""
     head = ("system", f"mean {scores.metric}", "average rank", "W/T/L", f"gain, {gains.gain_unit(scores.metric)}")
     table: Table = [(*head, "bootstrap interval", "t interval", "detectable", "p", "p (Holm)")]
@@ -309,7 +313,7 @@ def system_table(scores: Scores, rows: Sequence[Row]) -> Table:
     return table
 
 
-def dataset_table(scores: Scores, rows: Sequence[Row]) -> Table:
+def dataset_table(scores: SystemScores, rows: Sequence[Row]) -> Table:
     """One row per data set with its scores, one column per system, ordered by rank."""
     order = [scores.systems.index(row.system) for row in rows]
     table: Table = [("data set", *(scores.systems[place] for place in order))]
@@ -318,9 +322,10 @@ def dataset_table(scores: Scores, rows: Sequence[Row]) -> Table:
     return table
 
 
-def notes(scores: Scores, baseline: str) -> list[str]:
+def notes(scores: SystemScores, baseline: str) -> list[str]:
     """Sentences that explain the numbers."""
-    count, tested = len(scores.cells), max(len(scores.systems) - 1, 1)
+    count = len(scores.cells)
+    tested = max(len(scores.systems) - 1, 1)
     different = set(scores.seeds.values())
     seeds = ", ".join(map(str, next(iter(different)))) if len(different) == 1 else "that differ between data sets"
     facts = {
@@ -346,7 +351,7 @@ def notes(scores: Scores, baseline: str) -> list[str]:
     return lines
 
 
-def _horizon_note(scores: Scores) -> str:
+def _horizon_note(scores: SystemScores) -> str:
     """Which horizons the score of a data set is the mean of; "" for a task without."""
     groups: dict[tuple[int, ...], list[str]] = {}
     for name, rows in scores.cells.items():
@@ -356,7 +361,7 @@ def _horizon_note(scores: Scores) -> str:
     return f" A data set counts once, with the {kind} over its horizons ({'; '.join(parts)})." if parts else ""
 
 
-def no_diagram(scores: Scores) -> str:
+def no_diagram(scores: SystemScores) -> str:
     """Why there is no critical-difference diagram; "" if there is one."""
     if len(scores.systems) < 3:
         return f"it needs 3 systems, got {len(scores.systems)}"
@@ -367,7 +372,7 @@ def no_diagram(scores: Scores) -> str:
     return ""
 
 
-def draw_critical_difference(scores: Scores) -> Figure:
+def draw_critical_difference(scores: SystemScores) -> Figure:
     """Systems by average rank, with bars over those that do not differ at level 0.05, drawn by aeon.
 
     The bars come from one-sided Wilcoxon tests of all pairs at level 0.05 / (k - 1), after Friedman's test. Ranks have
@@ -391,7 +396,7 @@ def draw_critical_difference(scores: Scores) -> Figure:
     return figure
 
 
-def write_comparison(scores: Scores, rows: Sequence[Row], baseline: str, out: Path) -> list[Path]:
+def write_comparison(scores: SystemScores, rows: Sequence[Row], baseline: str, out: Path) -> list[Path]:
     """Write comparison.md and, if possible, critical-difference.png; returns their paths."""
     written = [out / "comparison.md"]
     lines = [f"# {escape_markdown(scores.metric)} over {len(scores.cells)} data sets", ""]

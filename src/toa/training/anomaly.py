@@ -20,8 +20,8 @@ from toa.data.anomaly import own_files
 from toa.models import build_reconstructor
 from toa.training.base import TASKS, Evaluation, Record, Task, TaskData, check_sample, model_checkpoint
 from toa.training.checkpoint import Checkpoint
-from toa.training.config import Protocol, RunConfig, Settings, merge
-from toa.training.detection import Detection, Scores, detect
+from toa.training.config import Protocol, RunConfig, SettingTree, merge
+from toa.training.detection import Detection, SeriesScores, detect
 from toa.training.metrics import evaluating, mean_metrics, squared_error
 
 # file of test scores and flags in a run's folder
@@ -89,7 +89,7 @@ class AnomalyDetection(Task):
     catalogue = ANOMALY_SETS
     model_kind = "reconstruct"
 
-    def dataset_settings(self, protocol: Protocol, table: Settings, dataset: str, **names: Any) -> Settings:
+    def dataset_settings(self, protocol: Protocol, table: SettingTree, dataset: str, **names: Any) -> SettingTree:
         if not self.check_dataset(dataset):
             return merge({}, table["default"])
         # the 28 machines share one table
@@ -155,17 +155,21 @@ class AnomalyDetection(Task):
             for series in (data.source.train, data.source.test)
         )
         labels = data.source.labels
-        found = detect(train, test, labels, anomaly_ratio=config.anomaly_ratio, random_draws=config.random_draws)
-        defined = {f"{one.rules.name}/{name}": value for one in found for name, value in one.metrics.items()}
+        detections = detect(train, test, labels, anomaly_ratio=config.anomaly_ratio, random_draws=config.random_draws)
+        defined = {
+            f"{detection.rules.name}/{name}": value
+            for detection in detections
+            for name, value in detection.metrics.items()
+        }
         scores = {"score": torch.from_numpy(test.steps).float(), "labels": torch.from_numpy(labels)}
-        scores |= {f"flags.{one.rules.name}": torch.from_numpy(one.flags) for one in found}
-        thresholds = {one.rules.name: one.threshold for one in found}
+        scores |= {f"flags.{detection.rules.name}": torch.from_numpy(detection.flags) for detection in detections}
+        thresholds = {detection.rules.name: detection.threshold for detection in detections}
         spec = data.source.spec
         return Evaluation(
             metrics={"val_mse": validation, **{name: value for name, value in defined.items() if value is not None}},
             facts={
                 "windows": {"train": len(data.train), "val": len(data.val), "test": len(test.starts)},
-                "detections": {one.rules.name: _choices(one, config) for one in found},
+                "detections": {detection.rules.name: _choices(detection, config) for detection in detections},
                 "subset_of": None if spec is None else spec.subset_of,
             },
             artifacts={
@@ -178,17 +182,17 @@ class AnomalyDetection(Task):
 TASKS.register("anomaly")(AnomalyDetection())
 
 
-def _choices(found: Detection, config: AnomalyRun) -> Record:
+def _choices(detection: Detection, config: AnomalyRun) -> Record:
     """Every choice behind the metrics, by name."""
-    rules = {name: value for name, value in asdict(found.rules).items() if name != "name"}
+    rules = {name: value for name, value in asdict(detection.rules).items() if name != "name"}
     names = ("window_stride", "anomaly_ratio", "validation_in_train", "random_draws")
     return {
         **rules,
         **{name: getattr(config, name) for name in names},
-        "headline": found.rules.headline,
-        "threshold": found.threshold,
-        "flag_rate": found.flag_rate,
-        "undefined": found.undefined,
+        "headline": detection.rules.headline,
+        "threshold": detection.threshold,
+        "flag_rate": detection.flag_rate,
+        "undefined": detection.undefined,
     }
 
 
@@ -198,7 +202,7 @@ def evaluate_reconstruction(model: nn.Module, windows: SeriesWindows) -> float:
     return mean_metrics({"mse": squared_error}, pairs)["mse"]
 
 
-def score_series(model: nn.Module, windows: SeriesWindows) -> Scores:
+def score_series(model: nn.Module, windows: SeriesWindows) -> SeriesScores:
     """Score a series.
 
     Args:
@@ -211,7 +215,7 @@ def score_series(model: nn.Module, windows: SeriesWindows) -> Scores:
         return flat[-1].unsqueeze(2)  # (B, L, 1)
 
     steps = _mean_over_windows(model, windows, mean_error)[:, 0]
-    return Scores(
+    return SeriesScores(
         flat=torch.cat(flat)[: windows.regular].reshape(-1).cpu().numpy(),
         steps=steps,
         starts=windows.starts[: windows.regular].cpu().numpy(),

@@ -21,7 +21,7 @@ from toa.models.registry import ModelKind
 from toa.nn import ATTENTIONS, AttentionSpec, share_drop_rate
 from toa.ops.dropout import initial_weights
 from toa.training.checkpoint import Checkpoint
-from toa.training.config import Protocol, RunOptions, Settings, build_config, change, merge
+from toa.training.config import Protocol, RunOptions, SettingTree, build_config, change, merge
 from toa.training.diagnostics import branch_sizes, contributions, describe_operators, operator_norms
 from toa.training.distributed import make_fabric, numerics, seeded
 from toa.training.loop import TrainingState, time_steps, train
@@ -135,7 +135,7 @@ class Task:
         table = protocol.tables[backbone]
         settings = self.dataset_settings(protocol, table, dataset, **names)
         default = protocol.default_attention if backbones[backbone] else None
-        recipe: Settings = {}
+        recipe: SettingTree = {}
         if "recipe" in table:
             family = "toa" if (attention or default or "").startswith("toa-") else "softmax"
             small = self.training_windows(settings, dataset, **names) < protocol.small_below
@@ -163,12 +163,12 @@ class Task:
             )
         return self.config_from({**settings, "attention": None}, where)
 
-    def dataset_settings(self, protocol: Protocol, table: Settings, dataset: str, **names: Any) -> Settings:
+    def dataset_settings(self, protocol: Protocol, table: SettingTree, dataset: str, **names: Any) -> SettingTree:
         """Settings of a backbone for one dataset."""
         self.check_dataset(dataset)
         return merge(table["default"], table.get(dataset, {}))
 
-    def training_windows(self, settings: Settings, dataset: str, **names: Any) -> int:
+    def training_windows(self, settings: SettingTree, dataset: str, **names: Any) -> int:
         """Number of training windows of a dataset, which decides the size in a protocol's recipe; 0 if unknown."""
         return 0
 
@@ -181,7 +181,8 @@ class Task:
 
     def config_from(self, values: Mapping[str, Any], where: str | None = None) -> Any:
         """Build a config from plain values, such as those of a record; `where` names their source in errors."""
-        plain, where = dict(values), where or f"a {self.config.task} config"
+        plain = dict(values)
+        where = where or f"a {self.config.task} config"
         for name, part in self.parts.items():
             if plain.get(name) is not None:
                 plain[name] = build_config(part, plain[name], f"{name} of {where}")
@@ -288,7 +289,8 @@ class Task:
                 model = self.build(config, data).to(fabric.device)
             if config.share_drop_rate:
                 share_drop_rate(model)
-            batches, loss = self.batches(config, data, fabric.device), self.loss(config, fabric)
+            batches = self.batches(config, data, fabric.device)
+            loss = self.loss(config, fabric)
             options["validate"] = self.validate(config, data)
             sizes = {}
             if diagnose:
@@ -304,7 +306,8 @@ class Task:
         with seeded(config.seed, fabric.device):
             with initial_weights():
                 model = self.build(config, data).to(fabric.device)
-            batches, loss = self.batches(config, data, fabric.device), self.loss(config, fabric)
+            batches = self.batches(config, data, fabric.device)
+            loss = self.loss(config, fabric)
             return min(time_steps(model, batches, loss, config.training, fabric=fabric, steps=3, warmup=1))
 
     def measure(self, config: Any, options: RunOptions) -> Evaluation:
@@ -334,7 +337,8 @@ class Task:
                 with seeded(config.seed, fabric.device, compiled=config.training.compile):
                     return measure(*arguments)
 
-            found, threads = repeatable(self.evaluate, config, model, data), torch.get_num_threads()
+            found = repeatable(self.evaluate, config, model, data)
+            threads = torch.get_num_threads()
             validate = self.validate(config, data)
             operators = {
                 "norms": operator_norms(model),

@@ -24,14 +24,16 @@ from toa.models import BACKBONES, build_classifier
 from toa.nn.registry import ADDED_LATER
 from toa.training.base import TASKS, Evaluation, Record, Task, TaskData, check_sample, model_checkpoint
 from toa.training.checkpoint import Checkpoint
-from toa.training.config import RunConfig, Settings
+from toa.training.config import RunConfig, SettingTree
 from toa.training.metrics import class_scores, confusion_matrix, evaluating
 from toa.training.step import ShuffledBatches
 
 Loaded = ClassificationData | TaskData
 
-# without gradients: activations per value, and the largest number of cases per batch
-_EVALUATION_BYTES, _EVALUATION_CASES = 1 << 12, 512
+# bytes of activations per value without gradients
+_EVALUATION_BYTES = 1 << 12
+# largest number of cases per batch without gradients
+_EVALUATION_CASES = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +84,7 @@ class Classification(Task):
             lines.append("validation is TEST, as the peers report: the best accuracy of all epochs, not an estimate.")
         return lines
 
-    def training_windows(self, settings: Settings, dataset: str, **names: Any) -> int:
+    def training_windows(self, settings: SettingTree, dataset: str, **names: Any) -> int:
         """Number of training cases; 0 for a user's own files."""
         return CLASSIFICATION_SETS[dataset].train if dataset in CLASSIFICATION_SETS else 0
 

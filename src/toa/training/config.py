@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 
-Settings = dict[str, Any]
+SettingTree = dict[str, Any]
 Precision = Literal["32-true", "bf16-mixed"]
 
 
@@ -105,8 +105,8 @@ class Protocol:
 
     name: str
     about: str
-    tables: Mapping[str, Settings]
-    attention: Mapping[str, Settings]
+    tables: Mapping[str, SettingTree]
+    attention: Mapping[str, SettingTree]
     seeds: tuple[int, ...] = ()
     default_attention: str = "toa-gated"
     small_below: int = 0
@@ -125,7 +125,7 @@ def build_config(kind: type[T], values: Mapping[str, Any], where: str) -> T:
         raise ValueError(f"{where} must set every key without a default: {error}.") from None
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Settings:
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> SettingTree:
     """Merge two tables recursively into a new one; `above` takes precedence."""
     merged = {key: merge(value, {}) if isinstance(value, Mapping) else value for key, value in below.items()}
     for key, value in above.items():
@@ -134,7 +134,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Settings:
     return merged
 
 
-def change(settings: Settings, text: str) -> None:
+def change(settings: SettingTree, text: str) -> None:
     """Apply "key=value" in place. Dots separate nested keys; a value that is not TOML is taken as text."""
     key, equals, value = text.partition("=")
     if not equals or not key:

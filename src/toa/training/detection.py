@@ -50,9 +50,11 @@ class Runs:
 
     def widened(self, reach: int, steps: int) -> "Runs":
         """The runs with `reach` steps more on both sides, as far as there are `steps`; runs that overlap become one."""
-        starts, stops = self.starts - reach, self.stops + reach
+        starts = self.starts - reach
+        stops = self.stops + reach
         apart = np.flatnonzero(stops[:-1] <= starts[1:]) + 1
-        first, last = np.concatenate(([0], apart)), np.concatenate((apart, [len(starts)])) - 1
+        first = np.concatenate(([0], apart))
+        last = np.concatenate((apart, [len(starts)])) - 1
         return Runs(np.maximum(starts[first], 0), np.minimum(stops[last], steps))
 
 
@@ -90,7 +92,8 @@ def pa_k_metrics(labels: Labels, flags: Labels) -> dict[str, Metric]:
     if undefined(labels) is not None:
         return {"pa_20_f1": None, "pa_k_f1": None}
     runs = Runs.of(labels)
-    counts, lengths = runs.count(flags), runs.lengths
+    counts = runs.count(flags)
+    lengths = runs.lengths
     hits, flagged, true = int(counts.sum()), int(flags.sum()), int(lengths.sum())
     # integers: a run of which exactly K % are flagged is not above K
     tp = np.array([np.where(100 * counts > k * lengths, lengths, counts).sum() for k in range(101)])
@@ -107,12 +110,12 @@ def range_metrics(labels: Labels, flags: Labels, *, existence: float = 0.5) -> d
     names = ("range_precision", "range_recall", "range_f1")
     if undefined(labels) is not None:
         return dict.fromkeys(names)
-    true, found = Runs.of(labels), Runs.of(flags)
-    if not len(found.starts):
+    true, flagged = Runs.of(labels), Runs.of(flags)
+    if not len(flagged.starts):
         return dict(zip(names, (None, 0.0, 0.0), strict=True))
-    precision = float((found.count(labels) / found.lengths / np.maximum(found.overlapping(true), 1)).mean())
+    precision = float((flagged.count(labels) / flagged.lengths / np.maximum(flagged.overlapping(true), 1)).mean())
     hits = true.count(flags)
-    share = hits / true.lengths / np.maximum(true.overlapping(found), 1)
+    share = hits / true.lengths / np.maximum(true.overlapping(flagged), 1)
     recall = float((existence * (hits > 0) + (1.0 - existence) * share).mean())
     f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
     return dict(zip(names, (precision, recall, f1), strict=True))
@@ -207,7 +210,7 @@ def _soft_labels(labels: Labels, runs: Runs, buffer: int, *, behind: int = 0) ->
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Scores:
+class SeriesScores:
     """Squared errors, averaged over channels.
 
     Args:
@@ -276,7 +279,7 @@ class Detection:
 
 
 def detect(
-    train: Scores, test: Scores, labels: Labels, *, anomaly_ratio: float, random_draws: int = 5
+    train: SeriesScores, test: SeriesScores, labels: Labels, *, anomaly_ratio: float, random_draws: int = 5
 ) -> list[Detection]:
     """Flag the steps of a test series and compute the metrics, once per set of `RULES`.
 

@@ -53,18 +53,18 @@ def contributions(model: nn.Module, validate: Callable[[], float]) -> dict[str, 
     batch and tokens. An entry is None if the model has no such part, or if the error is zero, so that a relative change
     is undefined.
     """
-    found: dict[str, float | None] = {"operators": None, "attention": None}
+    shares: dict[str, float | None] = {"operators": None, "attention": None}
     modules = list(model.modules())
     full = validate() if any(isinstance(module, Attention) for module in modules) else 0.0
     if full == 0.0:
-        return found
+        return shares
     offsets = [p.data for module in modules if isinstance(module, SequenceOperator) for p in module.parameters()]
     if offsets:
         before = [offset.clone() for offset in offsets]
         try:
             for offset in offsets:
                 offset.zero_()
-            found["operators"] = validate() / full - 1.0
+            shares["operators"] = validate() / full - 1.0
         finally:
             for offset, value in zip(offsets, before, strict=True):
                 offset.copy_(value)
@@ -74,8 +74,8 @@ def contributions(model: nn.Module, validate: Callable[[], float]) -> dict[str, 
         return attended._replace(output=mean.expand_as(attended.output).contiguous())
 
     with intercepted(model, average):
-        found["attention"] = validate() / full - 1.0
-    return found
+        shares["attention"] = validate() / full - 1.0
+    return shares
 
 
 def describe_operators(record: Mapping[str, Any]) -> list[str]:

@@ -159,10 +159,13 @@ def share_batch(fabric: "Fabric", batch: Batch) -> tuple[Batch, float, int]:
 
     A batch with fewer rows than ranks is copied to each.
     """
-    rows, rank, count = len(batch[0]), fabric.global_rank, fabric.world_size
+    rows = len(batch[0])
+    rank = fabric.global_rank
+    count = fabric.world_size
     if count == 1 or rows < count:
         return batch, 1.0, count
-    first, last = rank * rows // count, (rank + 1) * rows // count
+    first = rank * rows // count
+    last = (rank + 1) * rows // count
     return tuple(tensor[first:last] for tensor in batch), (last - first) * count / rows, 1
 
 
@@ -176,10 +179,10 @@ def gather(fabric: "Fabric", tensor: Tensor) -> list[Tensor]:
 
 def check_same(fabric: "Fabric", step: int, where: object) -> None:
     """Raise ValueError if ranks are at different steps."""
-    found = [int(one) for one in gather(fabric, torch.tensor(step))]
-    if len(set(found)) > 1:
+    steps = [int(number) for number in gather(fabric, torch.tensor(step))]
+    if len(set(steps)) > 1:
         raise ValueError(
-            f"{where} must be the same file for all ranks, got steps {', '.join(map(str, found))}; choose an "
+            f"{where} must be the same file for all ranks, got steps {', '.join(map(str, steps))}; choose an "
             "output folder that all machines share."
         )
 

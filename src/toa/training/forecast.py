@@ -22,7 +22,7 @@ from toa.models import BackboneForecaster, ForecastModel, build_forecaster
 from toa.nn.registry import ADDED_LATER
 from toa.training.base import TASKS, Evaluation, Task, TaskData, check_sample, model_checkpoint
 from toa.training.checkpoint import Checkpoint
-from toa.training.config import Protocol, RunConfig, Settings, merge
+from toa.training.config import Protocol, RunConfig, SettingTree, merge
 from toa.training.metrics import FORECAST_METRICS, evaluating, mean_metrics, pinball_error
 from toa.training.step import ShuffledBatches
 
@@ -97,13 +97,14 @@ class Forecasting(Task):
     summary_metrics: Mapping[str, str] = {"val_mse": "val", "mse": "test", "mae": "mae"}
     catalogue = DATASETS
 
-    def dataset_settings(self, protocol: Protocol, table: Settings, dataset: str, **names: Any) -> Settings:
+    def dataset_settings(self, protocol: Protocol, table: SettingTree, dataset: str, **names: Any) -> SettingTree:
         """Settings for one dataset and horizon: `horizons` lists those covered, `horizon.N` overrides for one."""
         settings = merge({}, table["default"])
         horizons = settings.pop("horizons")
         if not self.check_dataset(dataset):
             return settings
-        full, horizon = DATASETS[dataset].subset_of or dataset, names["horizon"]
+        full = DATASETS[dataset].subset_of or dataset
+        horizon = names["horizon"]
         check_choice(f"dataset of protocol {protocol.name!r}", full, [name for name in table if name in DATASETS])
         own = merge({}, table[full])
         horizons = own.pop("horizons", horizons)
@@ -115,11 +116,12 @@ class Forecasting(Task):
         by_horizon = own.pop("horizon", {})
         return merge(merge(settings, own), by_horizon.get(str(horizon), {}))
 
-    def training_windows(self, settings: Settings, dataset: str, **names: Any) -> int:
+    def training_windows(self, settings: SettingTree, dataset: str, **names: Any) -> int:
         """Windows of the train split; of a user's CSV file, from the number of its lines."""
         rule: Any = "ratio"
         if dataset in DATASETS:
-            rows, rule = DATASETS[dataset].rows, settings.get("split") or DATASETS[dataset].split
+            rows = DATASETS[dataset].rows
+            rule = settings.get("split") or DATASETS[dataset].split
         elif Path(dataset).suffix == ".csv" and Path(dataset).is_file():
             rows = max(0, Path(dataset).read_bytes().count(b"\n") - 1)
         else:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +66,8 @@ class TrainingStopped(KeyboardInterrupt):
 
     def __init__(self, message: str = "", model: nn.Module | None = None, best: float = math.inf) -> None:
         super().__init__(message)
-        self.model, self.best = model, best
+        self.model = model
+        self.best = best
 
 
 def train(
@@ -170,7 +171,8 @@ class TrainingRun:
     def __post_init__(self) -> None:
         if not 0.0 < self.save_share <= 1.0:
             raise ValueError(f"save_share must be above 0 and at most 1, got {self.save_share}.")
-        self.model, self.config = self.step.model, self.step.config
+        self.model = self.step.model
+        self.config = self.step.config
         self.fabric = self.step.fabric
         self.total = self.config.epochs * self.step.per_epoch
         self.state = TrainingState()
@@ -181,7 +183,8 @@ class TrainingRun:
 
     def loop(self, stop: threading.Event) -> None:
         """Train to the end, or until `stop` is set."""
-        begin, per_epoch = time.perf_counter() - self.state.seconds, self.step.per_epoch
+        begin = time.perf_counter() - self.state.seconds
+        per_epoch = self.step.per_epoch
         self.step.wrapped.train()
         if self.config.validate_start and self.validate is not None and self.state.best is None:
             self._validate(self.validate)
@@ -189,18 +192,12 @@ class TrainingRun:
             loss = self.step.run(self.state.step)
             self.state.step += 1
             self.state.seconds = time.perf_counter() - begin
-            ends, observed = (self.state.step % every == 0 for every in (per_epoch, self.observe_every))
+            ends = self.state.step % per_epoch == 0
+            observed = self.state.step % self.observe_every == 0
             if ends or observed:
-                # a copy, because the mean over ranks replaces its argument
-                mean: Any = self.fabric.all_reduce((self.step.loss_sum if ends else loss).clone(), reduce_op="mean")
-                value = float(mean) / (per_epoch if ends else 1)
-                self._check_finite("training", value)
+                value = self._mean_loss(self.step.loss_sum if ends else loss, per_epoch if ends else 1)
             if ends:
-                self.step.loss_sum.zero_()
-                entry = {"train": value, "rate": self.config.rate(self.state.step - per_epoch, per_epoch)}
-                if self.validate is not None:
-                    entry["validation"] = self._validate(self.validate)
-                self.state.history.append(entry)
+                self._end_epoch(value)
                 self.state.seconds = time.perf_counter() - begin
             if (ends or observed) and self.observe is not None:
                 last = self.state.history[-1] if self.state.history else {}
@@ -214,18 +211,40 @@ class TrainingRun:
             if halt or self._done() or (due and self.fabric.broadcast(time.perf_counter() >= self.save_from)):
                 self._save()
             if halt:
-                self.fabric.barrier()
-                message = f"stopped after {self.state.step} of {self.total} steps"
-                if self.state.best is None:
-                    raise TrainingStopped(message)
-                self.model.load_state_dict(self.best_weights)
-                raise TrainingStopped(message, self.model, self.state.best)
+                self._stop()
         if self.best_weights:
             self.model.load_state_dict(self.best_weights)
 
+    def _mean_loss(self, loss_sum: Tensor, batches: int) -> float:
+        """The training loss per batch, mean over ranks, from its sum over batches."""
+        # a copy, because the mean over ranks replaces its argument
+        mean: Any = self.fabric.all_reduce(loss_sum.clone(), reduce_op="mean")
+        value = float(mean) / batches
+        self._check_finite("training", value)
+        return value
+
+    def _end_epoch(self, loss: float) -> None:
+        """Validate, and add the losses of the epoch to the history."""
+        per_epoch = self.step.per_epoch
+        self.step.loss_sum.zero_()
+        entry = {"train": loss, "rate": self.config.rate(self.state.step - per_epoch, per_epoch)}
+        if self.validate is not None:
+            entry["validation"] = self._validate(self.validate)
+        self.state.history.append(entry)
+
+    def _stop(self) -> NoReturn:
+        """Raise TrainingStopped, with the best weights if there are any."""
+        self.fabric.barrier()
+        message = f"stopped after {self.state.step} of {self.total} steps"
+        if self.state.best is None:
+            raise TrainingStopped(message)
+        self.model.load_state_dict(self.best_weights)
+        raise TrainingStopped(message, self.model, self.state.best)
+
     def _done(self) -> bool:
         """Whether all steps are done, the loss is low enough, or validation has not improved for `patience` epochs."""
-        least, last = self.config.least_loss, self.state.history[-1:]
+        least = self.config.least_loss
+        last = self.state.history[-1:]
         if least is not None and last and last[0]["train"] <= least:
             return True
         patience = None if self.validate is None else self.config.patience
@@ -244,7 +263,8 @@ class TrainingRun:
         self._check_finite("validation", loss)
         # a tie counts as an improvement, as in the peer libraries
         if self.state.best is None or loss <= self.state.best:
-            self.state.best, self.state.best_epoch = loss, self.state.step // self.step.per_epoch
+            self.state.best = loss
+            self.state.best_epoch = self.state.step // self.step.per_epoch
             self.best_weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         return loss
 
@@ -332,21 +352,22 @@ class TrainingRun:
         self.step.loss_sum.copy_(groups["loss_sum"][""])
         self.state = self._read_state(saved.facts["state"])
         rank = self.fabric.global_rank
-        own = groups.get(f"random-{rank}" if rank else "random")
-        if own is None:
+        random = groups.get(f"random-{rank}" if rank else "random")
+        if random is None:
             if not self.fabric.is_global_zero:
                 separate_seeds(self.fabric, self.step.generators, self.state.step)
             return
-        self.generator.set_state(own["cpu"])
-        if self.fabric.device.type == "cuda" and "cuda" in own:
-            torch.cuda.set_rng_state(own["cuda"], self.fabric.device)
+        self.generator.set_state(random["cpu"])
+        if self.fabric.device.type == "cuda" and "cuda" in random:
+            torch.cuda.set_rng_state(random["cuda"], self.fabric.device)
         for number, generator in enumerate(self.step.generators):
-            generator.set_state(own[f"own.{number}"])
+            generator.set_state(random[f"own.{number}"])
 
     def _read_state(self, facts: Any) -> TrainingState:
         """The state in a checkpoint; raises for values that no run writes."""
         state = TrainingState(**facts)
-        counts, numbers = (state.step, state.best_epoch), (0.0 if state.best is None else state.best, state.seconds)
+        counts = (state.step, state.best_epoch)
+        numbers = (0.0 if state.best is None else state.best, state.seconds)
         if not all(type(count) is int and count >= 0 for count in counts) or state.step > self.total:
             raise ValueError(f"steps {state.step!r} of {self.total} and best epoch {state.best_epoch!r}")
         if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):

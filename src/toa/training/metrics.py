@@ -147,19 +147,19 @@ def _scores(parts: dict[str, np.ndarray]) -> dict[str, float]:
     error = np.abs(forecast - actual)
     size = np.nansum(np.abs(actual))
     both = np.abs(actual) + np.abs(forecast)
-    found = {"mae": _mean(error), "rmse": float(np.sqrt(_mean(error**2)))}
+    scores = {"mae": _mean(error), "rmse": float(np.sqrt(_mean(error**2)))}
     if "scale" in parts:
-        found["mase"] = _mean(error / parts["scale"])
-    found["wape"] = float(np.nansum(error) / size) if size else float("nan")
+        scores["mase"] = _mean(error / parts["scale"])
+    scores["wape"] = float(np.nansum(error) / size) if size else float("nan")
     # a correct forecast of 0 has no error
-    found["smape"] = _mean(np.where(both == 0, 0.0, 2 * error / np.where(both == 0, 1.0, both)))
+    scores["smape"] = _mean(np.where(both == 0, 0.0, 2 * error / np.where(both == 0, 1.0, both)))
     if "pinball" in parts:
         loss = _mean(parts["pinball"])
-        found |= {"pinball": loss, "crps": 2 * loss}
-        found["wql"] = float(2 * np.nansum(parts["pinball"]) / size) if size else float("nan")
+        scores |= {"pinball": loss, "crps": 2 * loss}
+        scores["wql"] = float(2 * np.nansum(parts["pinball"]) / size) if size else float("nan")
     if "inside" in parts:
-        found["coverage"] = _mean(parts["inside"])
-    return found
+        scores["coverage"] = _mean(parts["inside"])
+    return scores
 
 
 def _mean(values: np.ndarray) -> float:

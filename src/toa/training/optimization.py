@@ -23,8 +23,10 @@ OptimizerName = Literal["adamw", "adam", "radam"]
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "radam": torch.optim.RAdam}
 Schedule = Literal["constant", "type1", "type3", "cosine", "onecycle", "warmup-cosine"]
 
-# one-cycle schedule: the initial rate is max / 25, the final rate max / 250000
-_FIRST_RATE, _LAST_RATE = 1.0 / 25.0, 1.0 / (25.0 * 1e4)
+# one-cycle schedule: initial rate, in units of the largest one
+_FIRST_RATE = 1.0 / 25.0
+# one-cycle schedule: final rate, in units of the largest one
+_LAST_RATE = 1.0 / (25.0 * 1e4)
 
 # keys of a parameter group: whether it holds the operators, and the last rate written to the device
 _OPERATORS = "operators"
@@ -94,7 +96,8 @@ class TrainingConfig:
     def rate(self, step: int, steps_per_epoch: int, *, operators: bool = False) -> float:
         """Return the learning rate of a step, counted from 0 over all epochs; of the operators if asked."""
         highest = self.learning_rate * (self.operator_rate if operators else 1.0)
-        epoch, total = step // steps_per_epoch, self.epochs * steps_per_epoch
+        epoch = step // steps_per_epoch
+        total = self.epochs * steps_per_epoch
         match self.schedule:
             case "type1":
                 return highest * 0.5 ** max(0, epoch - 1)

@@ -95,15 +95,19 @@ class TrainingStep:
         config: TrainingConfig,
         fabric: "Fabric",
     ) -> None:
-        self.model, self._batches, self._loss_of = model, batches, loss_of
-        self.config, self.fabric = config, fabric
+        self.model = model
+        self._batches = batches
+        self._loss_of = loss_of
+        self.config = config
+        self.fabric = fabric
         self.wrapped = fabric.setup_module(_compiled(model, fabric.device) if config.compile else model)
         if hasattr(model, "forecast_and_penalty"):
             self.wrapped.mark_forward_method("forecast_and_penalty")
         # the last step of an epoch may accumulate fewer batches
         self.per_epoch = -(-batches.steps_per_epoch // config.accumulate)
         self.optimizer = make_optimizer(model, config, fabric.device)
-        self.alone, self.copies = fabric.world_size == 1, 1
+        self.alone = fabric.world_size == 1
+        self.copies = 1
         self.generators = own_generators(model)
         self.loss_sum = torch.zeros((), device=fabric.device)
         self._one = torch.ones((), device=fabric.device)
@@ -132,7 +136,8 @@ class TrainingStep:
     def run(self, step: int) -> Tensor:
         """Run a step, counted over all epochs; its loss stays on the device."""
         set_rates(self.optimizer, self.config, step, self.per_epoch)
-        epoch, first = step // self.per_epoch, step % self.per_epoch * self.config.accumulate
+        epoch = step // self.per_epoch
+        first = step % self.per_epoch * self.config.accumulate
         indices = range(first, min(first + self.config.accumulate, self._batches.steps_per_epoch))
         gathered = self._gathered
         at = self._batches.at if gathered is None else lambda *place: (gathered.indices(*place),)
@@ -147,9 +152,12 @@ class TrainingStep:
         """
         # a failed capture leaves gradients behind
         self.optimizer.zero_grad(set_to_none=True)
-        rest, losses, count = iter(inputs), list[Tensor](), len(self._parts)
+        rest = iter(inputs)
+        losses = list[Tensor]()
+        count = len(self._parts)
         for number, (width, weight, copies) in enumerate(self._parts, 1):
-            batch, self.copies = tuple(itertools.islice(rest, width)), copies
+            batch = tuple(itertools.islice(rest, width))
+            self.copies = copies
             if self._gathered is not None:
                 batch = self._gathered.tensors(*batch)
             # ranks exchange gradients once, with the last batch
@@ -199,7 +207,8 @@ class GraphedStep:
     _EAGER = 3
 
     def __init__(self, step: Step, generators: Sequence[Generator] = ()) -> None:
-        self._step, self._generators = step, generators
+        self._step = step
+        self._generators = generators
         self._calls = 0
         self._replay: Callable[[], None] | None = None
         self._inputs: Batch = ()
@@ -248,7 +257,8 @@ class GraphedStep:
 
     def _capture(self) -> tuple[Callable[[], None], Tensor]:
         """Return a function that replays the step on `_inputs`, and the tensor of its loss."""
-        before, pool = torch.cuda.current_stream(), torch.cuda.graph_pool_handle()
+        before = torch.cuda.current_stream()
+        pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         for generator in self._generators:
             graph.register_generator_state(generator)

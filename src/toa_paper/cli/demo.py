@@ -99,7 +99,8 @@ def demix(
     chosen |= {"attentions": attention, "seeds": seed, "device": device, "command": ["toa", *sys.argv[1:]]}
     with show_epochs() as observe:
         result = run_demixing(preset, folder, **chosen, observe=observe)
-    heading, published = f"Harmonic demixing, preset {preset!r}", preset == "paper"
+    heading = f"Harmonic demixing, preset {preset!r}"
+    published = preset == "paper"
     console = make_console()
     console.print(make_table(demixing_table(result, published=published), title=heading))
     figure = save_figure(draw_demixing(result), folder / "demixing.png")

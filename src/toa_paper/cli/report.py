@@ -21,13 +21,13 @@ def report(
     if save_operators is not None and save_operators.name != OPERATORS_FILE:
         raise ValueError(f"--save-operators must be a file called {OPERATORS_FILE}, got {save_operators}.")
     console = make_console()
-    made = make_report(results, tables=table, data_dir=data_dir)
+    paper_report = make_report(results, tables=table, data_dir=data_dir)
     # a terminal is too narrow for all columns
-    console.print(make_table([(*row[:3], *row[-2:]) for row in status_table(made)]))
-    for line in left_out(made, most=2):
+    console.print(make_table([(*row[:3], *row[-2:]) for row in status_table(paper_report)]))
+    for line in left_out(paper_report, most=2):
         console.print(line, soft_wrap=True, highlight=False)
-    written = write_report(made, out)
+    written = write_report(paper_report, out)
     if save_operators is not None:
-        written.append(write_pictures(made.operators, save_operators))
+        written.append(write_pictures(paper_report.operators, save_operators))
     for path in written:
         console.print(f"written: {path}", soft_wrap=True)

@@ -114,9 +114,10 @@ def _list_numbers(console: "Console", data_dir: Path | None) -> None:
         runs = set()
         for cell in table_cells(name):
             data = missing_data(cell, data_dir)
-            missing.update(f"{one.dataset} ({', '.join(one.files)}): {one.remedy}" for one in data)
+            missing.update(f"{gap.dataset} ({', '.join(gap.files)}): {gap.remedy}" for gap in data)
             missing.update([cell.reason] if cell.reason and not data else [])
-            counts.update(["numbers", "data" if data else "settings" if cell.reason else "here"])
+            lacking = "settings" if cell.reason else "here"
+            counts.update(["numbers", "data" if data else lacking])
             runs |= set() if data or cell.reason else {job.key for job in cell.jobs}
         total.update(counts)
         shown.append((name, *map(str, counts.values()), str(len(runs))))

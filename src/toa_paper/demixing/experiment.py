@@ -119,7 +119,8 @@ def run_demixing(
         if config.name not in models:
             model: Any = load_run(run_folder(config, out)).model
             models[config.name] = (model, record["metrics"]["mse"])
-    signals, batch = configs[0].signals, held_out_signals(configs[0])
+    signals = configs[0].signals
+    batch = held_out_signals(configs[0])
     estimates = oracle_estimates(signals, batch)
     # show a signal with vibrato, the regime that no stationary filter fits
     shown = int((batch.regime == 1).int().argmax())

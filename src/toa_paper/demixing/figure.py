@@ -10,12 +10,15 @@ from toa_paper.demixing.experiment import DemixingResult
 
 def draw_demixing(result: DemixingResult) -> Figure:
     """Mixing operators, reconstructions and frequency responses, one column per model."""
-    views, periods, length = result.views, result.signals.periods, result.signals.length
+    views = result.views
+    periods = result.signals.periods
+    length = result.signals.length
     frequency = np.arange(length // 2 + 1) / length
     figure = plt.figure(figsize=(4.0 * len(views), 9.0), layout="constrained")
     axes = figure.subplots(3, len(views), squeeze=False)
     for column, view in enumerate(views):
-        operator, (layer, head) = view.operator.numpy(), view.place
+        operator = view.operator.numpy()
+        layer, head = view.place
         draw_matrix(axes[0, column], operator)
         title = f"{system_title(view.name)}\nmixing operator {layer}.{head}, {(operator < 0).mean():.0%} negative"
         axes[0, column].set(title=title, xlabel="key", ylabel="query")

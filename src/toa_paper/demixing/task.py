@@ -23,8 +23,10 @@ from toa.training.loop import TrainingState
 from toa.training.optimization import TrainingConfig
 from toa_paper.demixing.signals import DemixingBatch, HarmonicDemixing
 
-# far from all training seeds
-_TEST_SEED, _VALIDATION_SEED = 1_000_000_007, 1_000_000_009
+# seed of the test signals, far from all training seeds
+_TEST_SEED = 1_000_000_007
+# seed of the validation signals, far from all training seeds
+_VALIDATION_SEED = 1_000_000_009
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,8 +26,10 @@ STATUSES = ("measured", "partial", "failed", "not run", "no data", "no settings"
 # anomaly detection: the same runs under the strict rules
 _STRICT = {"f1_pa": "strict/f1"}
 
-# protocols that stand side by side
-PAPER, RECIPE = "toa-paper", "toa"
+# protocol of the paper
+PAPER = "toa-paper"
+# our own protocol, which stands beside it
+RECIPE = "toa"
 # per task: the table of the paper and the metric
 _RECIPE_TASKS = {"forecast": ("forecast-full", "mse"), "classify": ("classification", "accuracy")}
 
@@ -100,27 +102,28 @@ def _entries(
     cell: Cell, evidence: Evidence, protocols: Iterable[tuple[str, str]], data_dir: Path | None
 ) -> Iterator[Entry]:
     """The entry of a cell, then those of other rules and protocols that have values."""
-    number, table = cell.number, TABLES[cell.number.table]
-    own = table.protocols.get(number.backbone, "")
+    number = cell.number
+    table = TABLES[cell.number.table]
+    own_protocol = table.protocols.get(number.backbone, "")
     own_settings = [_job_setting(job) for job in cell.jobs]
     metrics = [cell.metric, *([_STRICT[number.metric]] if number.metric in _STRICT else [])]
-    read = [(own_settings, own, metric) for metric in metrics]
+    read = [(own_settings, own_protocol, metric) for metric in metrics]
     horizon = int(number.horizon) if number.horizon.isdecimal() else None
     for task, protocol in protocols if len(cell.jobs) == 1 else ():
         # a protocol need not cover the cell
         with suppress(ValueError):
-            if task == table.task and protocol != own:
+            if task == table.task and protocol != own_protocol:
                 job = protocol_job(task, protocol, cell.datasets[0], horizon, number.backbone, number.variant)
                 read.append(([_job_setting(job)], protocol, cell.metric))
     for place, (settings, protocol, metric) in enumerate(read):
-        found = [
-            {seed: run for seed, run in evidence.by_setting.get(one, {}).items() if metric in run.record["metrics"]}
-            for one in settings
+        runs_by_seed = [
+            {seed: run for seed, run in evidence.by_setting.get(setting, {}).items() if metric in run.record["metrics"]}
+            for setting in settings
         ]
-        values = _mean_rank(cell, found) if cell.combine == "rank" else _mean_values(cell, found, metric)
+        values = _mean_rank(cell, runs_by_seed) if cell.combine == "rank" else _mean_values(cell, runs_by_seed, metric)
         if place and not values:
             continue
-        status, reason = ("measured", "") if values else _gap(cell, evidence, data_dir, settings, found)
+        status, reason = ("measured", "") if values else _gap(cell, evidence, data_dir, settings, runs_by_seed)
         rules, slash, _ = metric.partition("/")
         yield Entry(
             number=number,
@@ -129,17 +132,22 @@ def _entries(
             own=place == 0,
             values=values,
             # a mean rank, whose seed is None, uses the runs of all seeds
-            runs=tuple(run for one in found for seed, run in one.items() if not values or {seed, None} & values.keys()),
+            runs=tuple(
+                run
+                for setting in runs_by_seed
+                for seed, run in setting.items()
+                if not values or {seed, None} & values.keys()
+            ),
             status=status,
             reason=reason,
         )
 
 
-def _mean_values(cell: Cell, found: Sequence[Mapping[int | None, Run]], metric: str) -> dict[int | None, float]:
+def _mean_values(cell: Cell, runs_by_seed: Sequence[Mapping[int | None, Run]], metric: str) -> dict[int | None, float]:
     """Mean over the runs of a cell by seed, for the seeds that all of them have."""
-    shared = set.intersection(*map(set, found)) if found else set()
+    shared = set.intersection(*map(set, runs_by_seed)) if runs_by_seed else set()
     seeds = sorted(shared, key=lambda seed: -1 if seed is None else seed)
-    return {seed: cell.factor * fmean(one[seed].record["metrics"][metric] for one in found) for seed in seeds}
+    return {seed: cell.factor * fmean(runs[seed].record["metrics"][metric] for runs in runs_by_seed) for seed in seeds}
 
 
 def _gap(
@@ -147,21 +155,21 @@ def _gap(
     evidence: Evidence,
     data_dir: Path | None,
     settings: Sequence[Setting],
-    found: Sequence[Mapping[int | None, Run]],
+    runs_by_seed: Sequence[Mapping[int | None, Run]],
 ) -> tuple[str, str]:
     """Why a cell has no values."""
     if cell.reason:
         return "no settings", cell.reason
-    for setting, one in zip(settings, found, strict=True):
-        if setting in evidence.failed and not one:
+    for setting, runs in zip(settings, runs_by_seed, strict=True):
+        if setting in evidence.failed and not runs:
             return "failed", evidence.failed[setting]
-    done = sum(bool(one) for one in found)
-    if done == len(found):
+    done = sum(bool(runs) for runs in runs_by_seed)
+    if done == len(runs_by_seed):
         return "partial", "no seed has all runs"
-    files = ", ".join(file for one in missing_data(cell, data_dir) for file in one.files)
+    files = ", ".join(file for runs in missing_data(cell, data_dir) for file in runs.files)
     missing = f"file missing: {files}" if files else ""
     if done:
-        return "partial", f"{done} of {len(found)} runs are done{'; ' if missing else ''}{missing}"
+        return "partial", f"{done} of {len(runs_by_seed)} runs are done{'; ' if missing else ''}{missing}"
     if any(setting in evidence.disputed for setting in settings):
         return "partial", "its records contradict each other; see the records left out"
     if any(setting in evidence.by_setting for setting in settings):
@@ -174,12 +182,12 @@ def _job_setting(job: Job) -> Setting:
     return setting_of(job.task, job.config)
 
 
-def _mean_rank(cell: Cell, found: Sequence[Mapping[int | None, Run]]) -> dict[int | None, float]:
+def _mean_rank(cell: Cell, runs_by_seed: Sequence[Mapping[int | None, Run]]) -> dict[int | None, float]:
     """Mean rank of a variant over the data sets of the classification table."""
-    if not found or not all(found):
+    if not runs_by_seed or not all(runs_by_seed):
         return {}
     digits = max(decimals(row.text) for row in published_numbers() if row.table == "classification")
-    means = [fmean(run.record["metrics"][cell.metric] for run in one.values()) for one in found]
+    means = [fmean(run.record["metrics"][cell.metric] for run in runs.values()) for runs in runs_by_seed]
     # jobs are ordered by data set, then by variant
     ranks = rank_scores(np.reshape(means, (-1, len(CLASSIFIERS))), "accuracy", digits=digits)
     return {None: fmean(ranks[:, CLASSIFIERS.index(cell.number.variant)])}

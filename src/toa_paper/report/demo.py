@@ -84,7 +84,8 @@ def detection_table(runs: Sequence[DemoRun]) -> Table:
     rows: Table = [("system", "rules", *(ANOMALY_COLUMNS[name] for name in _SHOWN), "peak")]
     for name, group in grouped((run.attention, run) for run in runs).items():
         distances = [_peak_distance(run) for run in group]
-        near, inside = sum(d <= _SLACK for d in distances), distances.count(0)
+        near = sum(d <= _SLACK for d in distances)
+        inside = distances.count(0)
         for rules in RULES:
             stars = {rules.headline: "*"}
             cells = [_mean(group, f"{rules.name}/{metric}") + stars.get(metric, "") for metric in _SHOWN]
@@ -106,7 +107,8 @@ def _classification_section(runs: Sequence[DemoRun]) -> Section:
 
 
 def _detection_section(runs: Sequence[DemoRun]) -> Section:
-    config, (first, *_) = runs[0].record["config"], _first_seed(runs)
+    config = runs[0].record["config"]
+    first, *_ = _first_seed(runs)
     shown = system_title(first.attention)
     return Section(
         title=TITLES["anomaly"],

@@ -105,16 +105,18 @@ class Evidence:
     @cached_property
     def by_setting(self) -> dict[Setting, dict[int | None, Run]]:
         """Runs by setting and seed."""
-        found: dict[Setting, dict[int | None, Run]] = {}
+        runs: dict[Setting, dict[int | None, Run]] = {}
         for run in self.runs:
-            found.setdefault(run.setting, {})[run.seed] = run
-        return found
+            runs.setdefault(run.setting, {})[run.seed] = run
+        return runs
 
 
 def unclean(record: Mapping[str, Any]) -> str:
     """What is wrong with the commit of a record: "dirty" with changes that were not committed, "unknown", or ""."""
     commit = str(record.get("commit") or "")
-    return "dirty" if commit.endswith("-dirty") else "" if re.fullmatch("[0-9a-f]{7,40}", commit) else "unknown"
+    if commit.endswith("-dirty"):
+        return "dirty"
+    return "" if re.fullmatch("[0-9a-f]{7,40}", commit) else "unknown"
 
 
 def setting_of(task: str, config: Any) -> Setting:
@@ -133,8 +135,8 @@ def read_evidence(paths: Iterable[Path]) -> Evidence:
         check_results_exist(path)
         files = [path]
         if path.is_dir():
-            found = sorted([*path.rglob("*.json"), *path.rglob("*.jsonl")])
-            files = [file for file in found if file.name not in _OTHERS]
+            all_files = sorted([*path.rglob("*.json"), *path.rglob("*.jsonl")])
+            files = [file for file in all_files if file.name not in _OTHERS]
         for file in files:
             reader.read(file, named=not path.is_dir())
     return reader.evidence()
@@ -144,7 +146,7 @@ class _Reader:
     """Reads files one after another and collects the results."""
 
     def __init__(self) -> None:
-        self._found = Evidence()
+        self._evidence = Evidence()
         self._runs: list[Run] = []
         self._unsealed = 0
         self._seen: set[Path] = set()
@@ -187,7 +189,7 @@ class _Reader:
         if content is None or path.name == SEARCH:
             return
         if path.name == _SIGNED:
-            self._found.signed.append(_signed_trial(content))
+            self._evidence.signed.append(_signed_trial(content))
         elif trial:
             if path.name != _POOLED and isinstance(content, Mapping) and isinstance(content.get("trial"), str):
                 # classification has no horizon
@@ -196,7 +198,7 @@ class _Reader:
         elif path.name == ERROR:
             try:
                 setting = setting_of(content["task"], TASKS[content["task"]].config_from(content["config"]))
-                self._found.failed[setting] = f"{content['error']} ({path})"
+                self._evidence.failed[setting] = f"{content['error']} ({path})"
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ValueError(
                     f"it must be the error of a run of this version, got something else ({error!r})"
@@ -230,15 +232,22 @@ class _Reader:
         self._commits.setdefault(path, Counter())[unclean(content)] += 1
 
     def _skip(self, where: str, reason: str) -> None:
-        self._found.skipped.append(Skipped(where=where, reason=reason))
+        self._evidence.skipped.append(Skipped(where=where, reason=reason))
 
     def _dispute(self, runs: list[Run], rule: str) -> None:
-        self._found.disputed.add(runs[0].setting)
+        self._evidence.disputed.add(runs[0].setting)
         self._skip(" and ".join(run.where for run in runs), f"{rule}; remove the wrong ones")
 
     def evidence(self) -> Evidence:
         """Everything that was read, with one run per setting and seed."""
-        found, notes = self._found, self._found.notes
+        duplicates, other_backends = self._choose_runs()
+        self._evidence.notes.extend(self._notes(duplicates, other_backends))
+        for key, trials in self._trials.items():
+            self._evidence.trials[key] = Counter(map(_family, filter(None, trials)))
+        return self._evidence
+
+    def _choose_runs(self) -> tuple[int, int]:
+        """Keep one run per setting and seed; returns the numbers of equal records and of those of other backends."""
         groups: dict[Setting, dict[int | None, list[Run]]] = {}
         for run in self._runs:
             groups.setdefault(run.setting, {}).setdefault(run.seed, []).append(run)
@@ -250,8 +259,8 @@ class _Reader:
                 same = [run for run in runs if run.record.get("backend") == "triton"] or runs
                 other_backends += len(runs) - len(same)
                 metrics = [run.record["metrics"] for run in same]
-                names = dict.fromkeys(name for one in metrics for name in one)
-                if other := [name for name in names if len({one.get(name) for one in metrics}) > 1]:
+                names = dict.fromkeys(name for values in metrics for name in values)
+                if other := [name for name in names if len({values.get(name) for values in metrics}) > 1]:
                     self._dispute(same, f"records of one config must agree, got different {', '.join(other)}")
                 else:
                     chosen.append(same[0])
@@ -260,8 +269,13 @@ class _Reader:
             if len(checksums) > 1:
                 self._dispute(chosen, f"records of one setting must use the same data, got {len(checksums)} checksums")
             else:
-                found.runs.extend(chosen)
-        lacking = Counter((str(run.record["task"]), run.added) for run in found.runs if run.added)
+                self._evidence.runs.extend(chosen)
+        return duplicates, other_backends
+
+    def _notes(self, duplicates: int, other_backends: int) -> list[str]:
+        """What a reader should know about the records, in sentences."""
+        notes: list[str] = []
+        lacking = Counter((str(run.record["task"]), run.added) for run in self._evidence.runs if run.added)
         for (task, added), count in lacking.items():
             notes.append(f"{count} records of task {task} have no {', '.join(added)}; the default is used.")
         if duplicates:
@@ -277,9 +291,7 @@ class _Reader:
                 )
         if self._unsealed:
             notes.append(f"{self._unsealed} of {len(self._runs)} records are without checksum: edits are not noticed.")
-        for key, trials in self._trials.items():
-            found.trials[key] = Counter(map(_family, filter(None, trials)))
-        return found
+        return notes
 
 
 def _family(trial: str) -> str:
@@ -302,12 +314,15 @@ def _signed_trial(content: Any) -> Trial:
 
 def _checked_config(record: Record) -> tuple[Any, tuple[str, ...]]:
     """The config of a record as an object of this version, and the keys that the record lacks."""
-    task, values = str(record.get("task")), record.get("config")
+    task = str(record.get("task"))
+    values = record.get("config")
     check_choice("task", task, TASKS)
     if not isinstance(values, Mapping):
         raise ValueError(f"its config must be a mapping, got {values!r}.")
-    if (found := config_hash(values)) != record["config_hash"]:
-        raise ValueError(f"its config must have the hash {record['config_hash']}, got {found}: the record was altered.")
+    if (actual := config_hash(values)) != record["config_hash"]:
+        raise ValueError(
+            f"its config must have the hash {record['config_hash']}, got {actual}: the record was altered."
+        )
     try:
         config = TASKS[task].config_from(values)
     except (ValueError, TypeError, AttributeError) as error:
@@ -317,12 +332,12 @@ def _checked_config(record: Record) -> tuple[Any, tuple[str, ...]]:
     return config, tuple(_missing_keys(hashed_values(config), values))
 
 
-def _missing_keys(complete: Mapping[str, Any], found: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _missing_keys(complete: Mapping[str, Any], stored: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for name, value in complete.items():
-        if name not in found:
+        if name not in stored:
             yield f"{prefix}{name}"
-        elif isinstance(value, Mapping) and isinstance(found[name], Mapping):
-            yield from _missing_keys(value, found[name], f"{prefix}{name}.")
+        elif isinstance(value, Mapping) and isinstance(stored[name], Mapping):
+            yield from _missing_keys(value, stored[name], f"{prefix}{name}.")
 
 
 def _canonical(values: Any) -> str:

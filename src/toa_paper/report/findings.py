@@ -114,7 +114,8 @@ class Finding:
 
     def text(self) -> str:
         """The comparison in a few sentences."""
-        row, against = self.row, "itself without SOR" if self.contest.table.startswith("sor-") else "softmax"
+        row = self.row
+        against = "itself without SOR" if self.contest.table.startswith("sor-") else "softmax"
         chosen = "which validation prefers" if self.preferred else "the best"
         best = f", {chosen} of {len(self.verdicts)} variants," if len(self.verdicts) > 1 else ""
         beside = "" if self.validation is None else f" in test and {signed(self.validation)} in validation"
@@ -150,8 +151,8 @@ class Finding:
 
 def findings(report: PaperReport) -> list[Finding]:
     """One finding per comparison in which TOA and its baseline were measured, our recipe first."""
-    found = []
-    for contest in sorted(report.contests, key=lambda one: one.protocol != RECIPE):
+    results = []
+    for contest in sorted(report.contests, key=lambda item: item.protocol != RECIPE):
         rows = [row for row in contest.rows if row.gain is not None and is_toa(_variant(row))]
         if contest.scores is None or not rows:
             continue
@@ -160,7 +161,7 @@ def findings(report: PaperReport) -> list[Finding]:
         published = _gains(contest, best, lambda entry: {None: entry.number.value} if entry.comparable else {})
         validation = _gains(contest, best, _validation)
         runs = [run for entry in contest.entries if entry.number.variant == _variant(best) for run in entry.runs]
-        found.append(
+        results.append(
             Finding(
                 contest=contest,
                 row=best,
@@ -173,7 +174,7 @@ def findings(report: PaperReport) -> list[Finding]:
                 without_operators=contribution(runs),
             )
         )
-    return found
+    return results
 
 
 def _preferred(contest: Contest, rows: Sequence[Row]) -> Row | None:
@@ -203,7 +204,11 @@ def _verdict(row: Row) -> str:
     if row.detectable is None:
         return "too few data sets"
     sign = excludes_zero(row.t_interval)
-    return "no gain shown" if not sign else "not robust" if row.rests_on else "helps" if sign > 0 else "hurts"
+    if not sign:
+        return "no gain shown"
+    if row.rests_on:
+        return "not robust"
+    return "helps" if sign > 0 else "hurts"
 
 
 def _gains(contest: Contest, row: Row, values: Callable[[Entry], Mapping[int | None, float]]) -> dict[str, list[float]]:
@@ -217,34 +222,38 @@ def _gains(contest: Contest, row: Row, values: Callable[[Entry], Mapping[int | N
             cell.setdefault(entry.number.horizon, {})[entry.number.variant] = value
     pairs: dict[str, list[list[tuple[float, float]]]] = {}
     for (dataset, _), horizons in cells.items():
-        both = [(one[_variant(row)], one[base]) for one in horizons.values() if {_variant(row), base} <= one.keys()]
+        both = [
+            (systems[_variant(row)], systems[base])
+            for systems in horizons.values()
+            if {_variant(row), base} <= systems.keys()
+        ]
         if both and dataset in contest.scores.cells:
             pairs.setdefault(dataset, []).append(both)
-    found = {}
+    gains = {}
     for dataset, seeds in pairs.items():
         means = [mean_over_horizons(both, contest.metric) for both in seeds if len(both) == max(map(len, seeds))]
-        found[dataset] = [float(percent_gain(ours, plain, contest.metric)) for ours, plain in means]
-    return found
+        gains[dataset] = [float(percent_gain(ours, plain, contest.metric)) for ours, plain in means]
+    return gains
 
 
-def lead(found: Sequence[Finding]) -> list[str]:
+def lead(findings: Sequence[Finding]) -> list[str]:
     """What was found, one line per verdict: by task and backbone, the gain in test under each protocol."""
     lines = []
     for verdict, words in _VERDICTS.items():
-        own = [one for one in found if one.verdict == verdict]
+        same_verdict = [finding for finding in findings if finding.verdict == verdict]
         if verdict == "too few data sets":
-            tasks = ((one.title.partition(",")[0], one.contest) for one in own)
+            tasks = ((finding.title.partition(",")[0], finding.contest) for finding in same_verdict)
             groups = grouped((f"{task} under `{contest.protocol}`", contest.backbone) for task, contest in tasks)
             members = [f"{what} ({', '.join(backbones)})" for what, backbones in groups.items()]
         else:
-            groups = grouped((one.title.partition(" under ")[0], one.under) for one in own)
+            groups = grouped((finding.title.partition(" under ")[0], finding.under) for finding in same_verdict)
             members = [f"{what} {', '.join(gains)}" for what, gains in groups.items()]
         if members or verdict == "helps":
             lines.append(f"{words}: {'; '.join(members) or 'nowhere on real data'}.")
     return lines
 
 
-def claims(report: PaperReport, found: Sequence[Finding]) -> list[str]:
+def claims(report: PaperReport, findings: Sequence[Finding]) -> list[str]:
     """The claims of the paper's abstract and results, each with what the records under its own settings say.
 
     A claim on named variants is decided by all of them, a claim on TOA by the variant that validation prefers.
@@ -256,12 +265,20 @@ def claims(report: PaperReport, found: Sequence[Finding]) -> list[str]:
         ("anomaly", "TOA improves anomaly detection under every backbone", ()),
         ("sor-ablation-full", "SOR improves operators", ()),
     ):
-        own = [one for one in found if one.contest.table == table and one.contest.protocol.startswith(PAPER)]
-        own = [one for one in own if "strict" not in one.contest.protocol]
-        own = [one for one in own if set(named) <= one.verdicts.keys()]
-        verdicts = [one.verdicts[name] for one in own for name in named] if named else [one.verdict for one in own]
+        supporting = [
+            finding
+            for finding in findings
+            if finding.contest.table == table and finding.contest.protocol.startswith(PAPER)
+        ]
+        supporting = [finding for finding in supporting if "strict" not in finding.contest.protocol]
+        supporting = [finding for finding in supporting if set(named) <= finding.verdicts.keys()]
+        verdicts = (
+            [finding.verdicts[name] for finding in supporting for name in named]
+            if named
+            else [finding.verdict for finding in supporting]
+        )
         line = f"{claim}: {_holds(verdicts)}."
-        line += f" Gains: {', '.join(one.short for one in own)}." if own else ""
+        line += f" Gains: {', '.join(finding.short for finding in supporting)}." if supporting else ""
         more = {"classification": _gain_of_protocol, "sor-ablation-full": _sor}.get(table)
         lines.append(f"{line}{more(report) if more else ''}")
     runs = {entry.number.variant: entry.values for entry in _own(report, "demixing")}
@@ -313,18 +330,22 @@ def _sor(report: PaperReport) -> str:
             better = (change > 0) is lower_is_better(cell.metric) if change else None
             counts.setdefault(cell.backbone, []).append(better)
     parts = []
-    for name, found in counts.items():
-        equal = f" ({found.count(None)} are equal)" if None in found else ""
-        parts.append(f"{found.count(True)} of {len(found)} cells of {name}{equal}")
+    for name, signs in counts.items():
+        equal = f" ({signs.count(None)} are equal)" if None in signs else ""
+        parts.append(f"{signs.count(True)} of {len(signs)} cells of {name}{equal}")
     return f" Under `{RECIPE}` TOA is better with SOR than without in {', '.join(parts)}." if parts else ""
 
 
 def _gain_of_protocol(report: PaperReport) -> str:
     """What softmax alone gains in classification under `tslib-uea`; "" without such runs."""
-    entries = [one for one in report.entries if one.number.table == "classification" and one.mean is not None]
-    found = {(one.protocol, one.number.dataset): one.mean or 0.0 for one in entries if one.number.variant == "softmax"}
-    shared = [name for protocol, name in found if protocol == "tslib-uea" and (PAPER, name) in found]
-    gains = [found["tslib-uea", name] - found[PAPER, name] for name in shared]
+    entries = [entry for entry in report.entries if entry.number.table == "classification" and entry.mean is not None]
+    accuracies = {
+        (entry.protocol, entry.number.dataset): entry.mean or 0.0
+        for entry in entries
+        if entry.number.variant == "softmax"
+    }
+    shared = [name for protocol, name in accuracies if protocol == "tslib-uea" and (PAPER, name) in accuracies]
+    gains = [accuracies["tslib-uea", name] - accuracies[PAPER, name] for name in shared]
     if not gains:
         return ""
     rules = "it trains on all of TRAIN, and TEST is scaled by its own statistics and chooses the epoch (`tslib-uea`)"
@@ -365,12 +386,12 @@ def budgets(report: PaperReport) -> str:
 
 def found_parts(report: PaperReport) -> dict[str, list[str]]:
     """Sentences by heading: what was found, the claims of the paper, every comparison with an interval."""
-    found = findings(report)
-    compared = [one.text() for one in found if one.row.interval is not None]
+    all_findings = findings(report)
+    compared = [finding.text() for finding in all_findings if finding.row.interval is not None]
     compared = [TEXTS["paper"]["rule"], *compared] if compared else []
     parts = {
-        "What was found": lead(found) + demixing(report),
-        "Claims of the paper": claims(report, found),
+        "What was found": lead(all_findings) + demixing(report),
+        "Claims of the paper": claims(report, all_findings),
         "Comparisons": compared,
     }
     parts["Comparisons"] += [budgets(report)] if budgets(report) else []

@@ -127,7 +127,7 @@ class Contest:
     metric: str
     baseline: str
     entries: Sequence[Entry]
-    scores: statistics.Scores | None = None
+    scores: statistics.SystemScores | None = None
     rows: tuple[statistics.Row, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -199,15 +199,17 @@ def _one_recipe(entries: Sequence[Entry]) -> list[Entry]:
     """
     ours = [entry.number for entry in entries if is_toa(entry.number.variant)]
     apart = len({(number.dataset, number.horizon) for number in ours}) == len(ours)
-    found = []
+    chosen = []
     for entry in entries:
-        number, names = entry.number, {}
-        if apart and len({one.variant for one in ours}) > 1 and number in ours:
-            number, names = replace(number, variant="toa"), {"name": f"{number.backbone}/toa"}
+        number = entry.number
+        names = {}
+        if apart and len({number_of_ours.variant for number_of_ours in ours}) > 1 and number in ours:
+            names = {"name": f"{number.backbone}/toa"}
+            number = replace(number, variant="toa")
         records = [run.record | {"config": run.record["config"] | {"protocol": RECIPE}} | names for run in entry.runs]
         runs = tuple(map(lambda run, record: replace(run, record=record), entry.runs, records))
-        found.append(replace(entry, number=number, runs=runs))
-    return found
+        chosen.append(replace(entry, number=number, runs=runs))
+    return chosen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -254,27 +256,28 @@ def make_report(
 
 def _operators(paths: Iterable[Path], evidence: Evidence) -> tuple[list[Pictures], list[str]]:
     """Pictures from files beside records, then of models that runs saved, as many as fit on a page; and remarks."""
-    found: dict[str, Pictures] = {}
+    models: dict[str, Pictures] = {}
     remarks: list[str] = []
     for file in sorted(file for path in paths if path.is_dir() for file in path.rglob(OPERATORS_FILE)):
         try:
-            found |= {model["config_hash"]: model for model in read_pictures(file)}
+            models |= {model["config_hash"]: model for model in read_pictures(file)}
         except ValueError as error:
             remarks.append(str(error))
     # one model per setting, that of the first seed
     firsts = {run.setting: run for run in sorted(evidence.runs, key=lambda run: run.seed or 0, reverse=True)}
     for run in evidence.runs:
-        if run is firsts[run.setting] and run.line == 0 and run.record["config_hash"] not in found:
+        if run is firsts[run.setting] and run.line == 0 and run.record["config_hash"] not in models:
             try:
                 if (model := pictures_of(run.record, run.path.parent)) is not None:
-                    found[model["config_hash"]] = model
+                    models[model["config_hash"]] = model
             except (ValueError, OSError) as error:
                 remarks.append(str(error))
-    taken, left = [], _MAX_CHARACTERS
-    for model in found.values():
+    taken = []
+    left = _MAX_CHARACTERS
+    for model in models.values():
         left -= sum(len(picture["values"]) for picture in model["pictures"])
         if left >= 0:
             taken.append(model)
-    if len(taken) < len(found):
-        remarks.append(f"Operators of {len(found) - len(taken)} of {len(found)} models do not fit on the page.")
+    if len(taken) < len(models):
+        remarks.append(f"Operators of {len(models) - len(taken)} of {len(models)} models do not fit on the page.")
     return taken, remarks

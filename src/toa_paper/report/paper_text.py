@@ -40,22 +40,24 @@ def summary(report: PaperReport) -> list[str]:
 
 def progress_line(report: PaperReport) -> str:
     """How many published numbers are measured, why others are not, and how many cells are about as good."""
-    own = [entry for entry in report.entries if entry.own]
-    measured = sum(entry.status == "measured" for entry in own)
+    own_entries = [entry for entry in report.entries if entry.own]
+    measured = sum(entry.status == "measured" for entry in own_entries)
     runs = {run.where for entry in report.entries for run in entry.runs}
-    words = f"{measured:,} of {len(own):,} published numbers are measured here, from {len(runs):,} records. "
-    words += _gaps(own)
-    if near := _near(own, "softmax", "validation", "test"):
+    words = f"{measured:,} of {len(own_entries):,} published numbers are measured here, from {len(runs):,} records. "
+    words += _gaps(own_entries)
+    if near := _near(own_entries, "softmax", "validation", "test"):
         words += f"Cells at most 0.005 (MSE) or 1.5 points (accuracy) worse than published: {near}. "
     replaced: dict[PublishedNumber, Entry] = {}
     for protocol, (about, systems) in _PEERS.items():
         others = {entry.number: entry for entry in report.entries if not entry.own and entry.protocol == protocol}
-        same = [entry for entry in own if entry.number in others]
+        same = [entry for entry in own_entries if entry.number in others]
         if near := _near([*others.values()], *systems):
             words += f"Under `{protocol}`, {about}: {near} (the same cells under `{PAPER}`: {_near(same, 'softmax')}). "
             replaced |= others
-    if replaced and (near := _near([replaced.get(entry.number, entry) for entry in own], "softmax")):
-        names = " and ".join(f"`{protocol}`" for protocol in dict.fromkeys(one.protocol for one in replaced.values()))
+    if replaced and (near := _near([replaced.get(entry.number, entry) for entry in own_entries], "softmax")):
+        names = " and ".join(
+            f"`{protocol}`" for protocol in dict.fromkeys(recipe.protocol for recipe in replaced.values())
+        )
         words += f"With {names}, where they were run, in place of `{PAPER}`: {near}. "
     words += "Means over seeds; the median difference is relative to the published number, negative if ours is lower."
     return words
@@ -94,7 +96,9 @@ def _count_near(entries: Iterable[Entry], system: str) -> str:
         near.setdefault(table if table == "classification" else backbone, []).append(worse <= _TOLERANCES[metric])
     parts = ", ".join(f"{label} {sum(group)} of {len(group)}" for label, group in sorted(near.items()))
     total = f"{sum(map(sum, near.values()))} of {sum(map(len, near.values()))}"
-    return f"{total} ({parts})" if len(near) > 1 else total if near else ""
+    if not near:
+        return ""
+    return f"{total} ({parts})" if len(near) > 1 else total
 
 
 def _gaps(entries: Sequence[Entry]) -> str:
@@ -138,7 +142,8 @@ def rank_table(rows: Iterable[RankRow]) -> Table:
     for row in rows:
         ranks = (number(rank, ".2f") for rank in (row.our_rank, row.same_rank))
         counts = (number(count, "d") for count in (row.our_top1, row.same_top1))
-        over, published = f"{row.shared} of {row.blocks}", f"{row.published_rank:.2f}, {row.published_top1}"
+        over = f"{row.shared} of {row.blocks}"
+        published = f"{row.published_rank:.2f}, {row.published_top1}"
         table.append((row.table, row.backbone, row.variant, over, *ranks, *counts, published))
     return table
 

@@ -24,7 +24,9 @@ from toa_paper.demixing.signals import HarmonicDemixing
 
 # float64 leaves errors of about 1e-15 in the sums below
 _TOLERANCE = 1e-9
-_eye, _steps = partial(torch.eye, dtype=torch.float64), partial(torch.arange, dtype=torch.float64)
+# matrices and numbers of the cases are in float64
+_eye = partial(torch.eye, dtype=torch.float64)
+_steps = partial(torch.arange, dtype=torch.float64)
 
 
 def uniform_distance(operator: Float[Tensor, "*batch t n"]) -> Float[Tensor, "*batch"]:
@@ -59,7 +61,9 @@ def scaled_outputs(
         check_shape(name, weight, "(D, E)", (w_q.shape[0], tokens.shape[1]))
     check_positive("the smallest of scales", float(scales.min()))
     shrunk = scales[:, None, None] * tokens  # (S, N, E)
-    q, k, v = shrunk @ w_q.mT, shrunk @ w_k.mT, shrunk[..., :1]
+    q = shrunk @ w_q.mT
+    k = shrunk @ w_k.mT
+    v = shrunk[..., :1]
     out = ops.operator_attention(q.unsqueeze(2), k.unsqueeze(2), v.unsqueeze(2), scale=w_q.shape[0] ** -0.5)
     return out[:, :, 0, 0] / scales[:, None]
 
@@ -85,7 +89,8 @@ def _negative(operators: Tensor) -> Tensor:
 
 
 def _is_projector(operators: Tensor) -> bool:
-    squares, transposes = operators @ operators, operators.mT
+    squares = operators @ operators
+    transposes = operators.mT
     return all(torch.allclose(x, operators, rtol=0.0, atol=_TOLERANCE) for x in (squares, transposes))
 
 

@@ -116,7 +116,8 @@ def _write_projections(layer: TemporalOperatorAttention, case: Case) -> None:
     """Set W_Q, W_K, W_V, W_O and the bias of the keys, which provides the constant -1."""
     z, _, n = case.operators.shape
     f, heads = case.features, layer.num_heads
-    position, code = slice(f, f + n), slice(f + n, f + n + z)
+    position = slice(f, f + n)
+    code = slice(f + n, f + n + z)
     sharpness = _SHUT if layer.variant == "softmax" else 1.0
     groups = (-1, heads, n + 1)
     w_q = layer.q_proj.weight.unflatten(0, groups)  # (G, H, N+1, E)

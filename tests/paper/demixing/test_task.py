@@ -64,7 +64,8 @@ def test_test_signals_are_not_training_signals():
 
 
 def test_a_run_without_test_measures_other_signals_and_names_its_errors_so():
-    config, held = small(), held_out_signals(small())
+    config = small()
+    held = held_out_signals(small())
     model = train_demixer(config)[0]
     other = replace(config, test=False)
     assert held_out_signals(other).checksum != held.checksum

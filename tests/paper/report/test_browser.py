@@ -34,7 +34,8 @@ def column(page, index):
 
 
 def test_the_page_makes_no_request_and_logs_no_error(browser, paper_out):
-    requests, complaints = [], []
+    requests = []
+    complaints = []
     page = browser.new_page()
     page.on("request", lambda request: requests.append(request.url))
     page.on("pageerror", lambda error: complaints.append(str(error)))

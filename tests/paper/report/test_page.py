@@ -49,7 +49,8 @@ def test_the_page_is_self_contained(paper_out):
 
 def test_the_same_records_give_the_same_page(paper_report, paper_out, tmp_path):
     write_report(paper_report, tmp_path / "report")
-    ours, theirs = read_page(tmp_path / "report" / "index.html"), read_page(paper_out / "index.html")
+    ours = read_page(tmp_path / "report" / "index.html")
+    theirs = read_page(paper_out / "index.html")
     # relative paths to the records differ
     assert {**ours, "files": None} == {**theirs, "files": None}
     for path in paper_out.iterdir():

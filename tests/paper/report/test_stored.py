@@ -77,7 +77,8 @@ def test_the_numbers_of_the_page_equal_their_records(page):
         means = {seed: fmean(values) for seed, values in by_seed.items()}
         where = (line["table"], line["data"], line["backbone"], line["attention"], line["metric"])
         assert dict(line["values"]) == pytest.approx(means, rel=1e-5), where
-        mean, digits = fmean(means.values()), line["digits"]
+        mean = fmean(means.values())
+        digits = line["digits"]
         spread = f" ± {stdev(means.values()):.{digits}f}" if len(means) > 1 else ""
         assert line["text"] == f"{mean:.{digits}f}{spread}", where
 

@@ -35,19 +35,19 @@ def protocol_names(task: str = "forecast") -> list[str]:
 @cache
 def _protocol_files(task: str) -> dict[str, Traversable]:
     """The file of each protocol of a task, from all packages."""
-    found: dict[str, Traversable] = {}
+    files_by_name: dict[str, Traversable] = {}
     for package in PROTOCOL_PACKAGES.values():
         folder = files(package) / task
         for entry in folder.iterdir() if folder.is_dir() else ():
             name = entry.name.removesuffix(_SUFFIX)
             if not entry.name.endswith(_SUFFIX):
                 continue
-            if name in found:
+            if name in files_by_name:
                 raise ValueError(
-                    f"protocol {name!r} of task {task!r} must have one file, got {found[name]} and {entry}."
+                    f"protocol {name!r} of task {task!r} must have one file, got {files_by_name[name]} and {entry}."
                 )
-            found[name] = entry
-    return found
+            files_by_name[name] = entry
+    return files_by_name
 
 
 @cache

@@ -374,8 +374,13 @@ def _check_masks(
                 f"pair_mask must be floating point, 1 where a pair is kept, got {pair_mask.dtype}; cast it with "
                 ".float()."
             )
-    if cache is None:
-        return
+    if cache is not None:
+        _check_cached(q, k, causal, query_start, key_padding_mask, pair_mask)
+
+
+def _check_cached(
+    q: Tensor, k: Tensor, causal: bool, query_start: int, key_padding_mask: Tensor | None, pair_mask: Tensor | None
+) -> None:
     if not causal:
         raise ValueError("cache requires causal=True, got False: later tokens would change earlier results.")
     if q.shape[1] != k.shape[1] or query_start:

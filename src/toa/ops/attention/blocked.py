@@ -104,35 +104,37 @@ class _BlockedAttention(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
-        ctx.save_for_backward(*inputs[:6], *output)
-        ctx.mark_non_differentiable(*(x for x in output[1:] if x is not None))
+        *tensors, bits, band, dropout_p, norms, _ = inputs
+        _, *blocks = output
+        ctx.save_for_backward(*tensors, bits, *output)
+        ctx.mark_non_differentiable(*(x for x in blocks if x is not None))
         ctx.set_materialize_grads(False)
-        ctx.settings = inputs[6:9]
+        ctx.settings = (band, dropout_p, norms)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         # read once: activation checkpointing recomputes them on each access
-        saved = ctx.saved_tensors
-        (*tensors, bits, out), kept = saved[:7], saved[7:]
+        q, k, v, gate_q, gate_k, bits, out, *kept = ctx.saved_tensors
+        band, dropout_p, norms = ctx.settings
         if grad_out is None:
             return (None,) * 10
-        factors = Factors(*tensors)
+        factors = Factors(q, k, v, gate_q, gate_k)
         grads: Factors | None = None
         size = len(ScoreBlock._fields)
-        for index, (heads, queries, keys) in enumerate(_blocks(factors.q, factors.k, ctx.settings[0])):
+        for index, (heads, queries, keys) in enumerate(_blocks(q, k, band)):
             if kept and not torch.is_grad_enabled():
                 block = ScoreBlock(*kept[index * size : (index + 1) * size])
             else:
-                block = ScoreBlock.form(factors, bits, (heads, queries, keys), *ctx.settings)
+                block = ScoreBlock.form(factors, bits, (heads, queries, keys), band, dropout_p, norms)
             part = factors.block(heads, queries, keys)
-            found = block.gradients(part, out[heads, :, queries], grad_out[heads, :, queries], ctx.settings[2])
+            of_part = block.gradients(part, out[heads, :, queries], grad_out[heads, :, queries], norms)
             # whether no other block of these heads follows
             whole = part.q.shape[2] == factors.q.shape[2] and part.k.shape[2] == factors.k.shape[2]
             if whole and len(part.q) == len(factors.q):
-                return (*found, *(None,) * 5)
+                return (*of_part, *(None,) * 5)
             if grads is None:
                 grads = factors.map(torch.empty_like if whole else torch.zeros_like)
-            for total, new in zip(grads.block(heads, queries, keys), found, strict=True):
+            for total, new in zip(grads.block(heads, queries, keys), of_part, strict=True):
                 if total is not None and new is not None:
                     total.copy_(new) if whole else total.add_(new)
         # without a block there is no query, so nothing depends on keys and values
@@ -148,14 +150,16 @@ class _BlockedAttention(torch.autograd.Function):
                 return None
             return (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
 
-        flat = [more_heads(x, dim) for x, dim in zip(inputs[:6], in_dims, strict=False)]
-        out, *_ = _BlockedAttention.apply(*flat, *inputs[6:9], False)
+        *tensors, bits, band, dropout_p, norms, _ = inputs
+        flat = [more_heads(x, dim) for x, dim in zip((*tensors, bits), in_dims, strict=False)]
+        out, *_ = _BlockedAttention.apply(*flat, band, dropout_p, norms, False)
         return (out.unflatten(0, (size, -1)),), (0,)
 
 
 def _blocks(q: Tensor, k: Tensor, band: Band) -> Iterator[tuple[slice, slice, slice]]:
     """Slices of heads, queries and the keys they see: several heads if all queries fit the budget, else some of one."""
-    (heads, _, m), n = q.shape, k.shape[2]
+    heads, _, m = q.shape
+    n = k.shape[2]
     budget = _BLOCK_ELEMENTS.get(q.device.type, _BLOCK_ELEMENTS_DEFAULT)
     if band.lowest is not None and band.highest is not None and m * n > budget:
         for head in range(heads):
@@ -244,7 +248,8 @@ class ScoreBlock(NamedTuple):
                 grad_gate = _minus(grad_gate, self.gate_scores, total * (norms.gate.share / norms.gate.gain**2))
             grad_gate_q = gate_k @ grad_gate.mT
             if self.gate_factor is not None:
-                grad_gate_q, gate_q = _times(grad_gate_q, self.gate_factor.mT), gate_q * self.gate_factor.mT
+                grad_gate_q = _times(grad_gate_q, self.gate_factor.mT)
+                gate_q = gate_q * self.gate_factor.mT
             grad_gate_k = gate_q @ grad_gate
         grad_scores = _times(grad_weights, self.slope)
         if along is not None:

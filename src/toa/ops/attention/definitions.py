@@ -226,9 +226,13 @@ class AttentionInputs:
     @property
     def band(self) -> Band:
         """The keys that causality and the window leave to each query."""
-        m, n, start = self.q.shape[1], self.k.shape[1], self.query_start
+        m = self.q.shape[1]
+        n = self.k.shape[1]
+        start = self.query_start
         lowest = None if self.window is None else start - self.window + 1
-        highest = start if self.causal else None if self.window is None else start + self.window - 1
+        highest = None if self.window is None else start + self.window - 1
+        if self.causal:
+            highest = start
         # a bound that masks no key is none
         return Band(
             None if lowest is None or lowest <= 1 - m else lowest,
@@ -249,7 +253,8 @@ class AttentionInputs:
     @property
     def row_norms(self) -> RowNorms:
         """Normalisers that depend on the scores, as numbers; only if `unmasked`."""
-        n, gate = self.k.shape[1], self.gate
+        n = self.k.shape[1]
+        gate = self.gate
         return RowNorms(self.scores.norm.row_norm(n), None if gate is None else gate.norm.row_norm(n))
 
     def visible_keys(self, queries: slice | None = None, keys: slice | None = None) -> Bool[Tensor, "_b 1 _m _n"]:

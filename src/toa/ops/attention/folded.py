@@ -116,7 +116,9 @@ def fold(
         features_first: Mix dense operators in the memory layout that `attend_in_blocks` reads.
         later: Normalisers that are left to the function that forms their scores.
     """
-    scale, padded, band = x.scale if scaled else 1.0, x.key_padding_mask is not None, x.band
+    scale = x.scale if scaled else 1.0
+    padded = x.key_padding_mask is not None
+    band = x.band
     count: Tensor | int = x.k.shape[1]
     if scaled and (padded or band != Band()):
         count = x.visible_count().clamp(min=1)[:, :, None, None].to(x.q.dtype)  # (B or 1, M, 1, 1)
@@ -175,7 +177,9 @@ def _squared_row_norms(
         gram = torch.einsum("bnhd,bnhe->bhde", k, k)
         return (torch.einsum("bmhd,bhde->bmhe", q, gram) * q).sum(-1, keepdim=True).clamp(min=0.0)
     exact = torch.promote_types(q.dtype, torch.float32)
-    q, k, found = q.to(exact), k.to(exact), []
+    q = q.to(exact)
+    k = k.to(exact)
+    found = []
     for queries, keys in band.chunks(q.shape[1], k.shape[1]):
         scores = torch.einsum("bmhd,bnhd->bhmn", q[:, queries], k[:, keys])
         found.append(band.block(queries.start, keys.start).cut(scores).square().sum(-1))

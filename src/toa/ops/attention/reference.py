@@ -21,7 +21,9 @@ def reference_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
 
     def matrix_of(operator: Operator, *, upper: bool = False, lower: bool = False) -> Tensor:
         matrix = operator.dense(n).to(exact).repeat_interleave(x.q.shape[2] // operator.num_heads, 0)
-        return matrix.triu() if upper else matrix.tril() if lower else matrix
+        if upper:
+            return matrix.triu()
+        return matrix.tril() if lower else matrix
 
     def normalised_scores(branch: Branch) -> Tensor:
         keys = x.per_query_head(x.without_padding(branch.k.to(exact)))

@@ -105,12 +105,12 @@ def attend_lengths(
     of_queries = Lengths.of("cu_seqlens", cu_seqlens, len(tokens["q"]))
     of_keys = Lengths.of("cu_seqlens_k", cu_seqlens if cu_seqlens_k is None else cu_seqlens_k, len(tokens["k"]))
     if len(of_queries.lengths) != len(of_keys.lengths):
-        found = f"{len(of_queries.lengths)}, got {len(of_keys.lengths)}"
-        raise ValueError(f"cu_seqlens_k must have as many sequences as cu_seqlens, {found}; pair queries with keys.")
+        counts = f"{len(of_queries.lengths)}, got {len(of_keys.lengths)}"
+        raise ValueError(f"cu_seqlens_k must have as many sequences as cu_seqlens, {counts}; pair queries with keys.")
     for name, x in tokens.items():
-        own = of_queries if name in ("q", "gate_q") else of_keys
-        check_shape(name, x, "(T, H, D)", (len(own.sequence), None, None))
-        tokens[name] = own.pad(x)
+        sequences = of_queries if name in ("q", "gate_q") else of_keys
+        check_shape(name, x, "(T, H, D)", (len(sequences.sequence), None, None))
+        tokens[name] = sequences.pad(x)
     packed = of_queries.pack(attend(**tokens, **options | {"key_padding_mask": of_keys.padding}))
     return torch.nested.nested_tensor_from_jagged(packed, cu_seqlens) if q.is_nested else packed
 
@@ -150,7 +150,8 @@ class AttentionCache:
     def extended(self, tokens: dict[str, Tensor], operators: dict[str, Operator | None]) -> _Kept:
         """Raw tokens with new ones (B, N, H, D) by name, and mixed ones; a call that succeeds keeps both."""
         self._check(tokens, operators)
-        start, stop = len(self), len(self) + tokens["k"].shape[1]
+        start = len(self)
+        stop = len(self) + tokens["k"].shape[1]
         kept: _Kept = {}, {}
         for name, new in tokens.items():
             raw = kept[0][name] = torch.cat((self._raw[name], new), 1) if start else new

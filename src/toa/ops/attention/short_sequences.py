@@ -92,19 +92,23 @@ def _empty_results(q: Tensor, v: Tensor, drop_seeds: Sequence[Tensor]) -> tuple[
     return v.new_empty(b, m, h, e), q.new_empty((len(drop_seeds), h, n, n), dtype=torch.float32)
 
 
-_forward.register_fake(lambda q, k, v, *rest: _empty_results(q, v, rest[6]))
+@_forward.register_fake
+def _(*arguments: Any) -> tuple[Tensor, Tensor]:
+    call = Call.of(arguments)
+    return _empty_results(call.q, call.v, call.drop_seeds)
 
 
-def _replace_present(matrices: Sequence[Any], found: Tensor) -> tuple[Any, ...]:
-    """Matrices in the order found, in place of those that are not None."""
-    others = iter(found)
+def _replace_present(matrices: Sequence[Any], replacements: Tensor) -> tuple[Any, ...]:
+    """Replacements in their order, in place of the matrices that are not None."""
+    others = iter(replacements)
     return tuple(None if x is None else next(others) for x in matrices)
 
 
 def _launch(kernel: Any, tensors: Sequence[Any], strided: Sequence[Any], matrices: Sequence[Any], call: Call) -> None:
     """Launch one of both kernels on tensors; it takes the strides of some, and those of the matrices."""
     activation, settings, norms = call.options
-    (b, m, h, d), (n, e) = call.q.shape, (call.k.shape[1], call.v.shape[3])
+    b, m, h, d = call.q.shape
+    n, e = (call.k.shape[1], call.v.shape[3])
     g = 0 if call.gate_q is None else call.gate_q.shape[3]
     constants = {
         "D": padded(d),
@@ -153,8 +157,10 @@ def _backward(grad: Tensor, dropped: Tensor, *arguments: Any) -> list[Tensor]:
     results = _empty_gradients(call)
     if grad.numel() == 0:
         return [x.zero_() for x in results]
-    grads = _present(call.tokens, results[:5])
-    inputs, matrices = (tuple(map(unit_stride, some)) for some in ((*call.tokens, grad), call.matrices))
+    *of_tokens, of_operators = results
+    grads = _present(call.tokens, of_tokens)
+    inputs, matrices = (tuple(map(unit_stride, some)) for some in (call.tokens, call.matrices))
+    grad = unit_stride(grad)
     if call.drop_seeds:
         matrices = _replace_present(matrices, dropped)
     # gradients of mixed keys and values are in float32, and go through their operator afterwards
@@ -163,11 +169,11 @@ def _backward(grad: Tensor, dropped: Tensor, *arguments: Any) -> list[Tensor]:
         x if x is None or index not in mixed else x.new_empty(x.shape, dtype=torch.float32)
         for index, x in enumerate(grads)
     ]
-    tensors = (*inputs[:5], *matrices, inputs[5], call.seed, *outputs)
-    _launch(short_sequence_kernels.backward_kernel, tensors, (*inputs, *outputs), matrices, call)
+    tensors = (*inputs, *matrices, grad, call.seed, *outputs)
+    _launch(short_sequence_kernels.backward_kernel, tensors, (*inputs, grad, *outputs), matrices, call)
     if mixed:
         parts = _through_operators(mixed, inputs, outputs, grads)
-        _drop_sum(list(parts.unbind(1)), results[-1], call)
+        _drop_sum(list(parts.unbind(1)), of_operators, call)
     return results
 
 
@@ -180,7 +186,8 @@ def _through_operators(
     the index of their tokens among the inputs; `outputs` are the gradients of mixed tokens, `grads` those of tokens.
     """
     tokens, of_mixed, of_plain = ([each[index] for index in mixed] for each in (inputs, outputs, grads))
-    matrices, values = list(mixed.values()), list(mixed).index(2) if 2 in mixed else -1
+    matrices = list(mixed.values())
+    values = list(mixed).index(2) if 2 in mixed else -1
     b, n, h, _ = tokens[0].shape
     count = len(tokens)
     parts = min(b, max(1, _PROGRAMS // (h * count)))

@@ -35,8 +35,10 @@ HOPPER = 227 * 1024
 # bytes that a tile which was not timed may fill
 _LARGEST = 128 * 1024
 # numbers that a thread of a tile which was not timed may sum up: more may not fit its registers, and a kernel was ten
-# times slower then; without tensor cores a thread holds its factors too
-_SUMS, _EXACT_SUMS = 96, 48
+# times slower then
+_SUMS = 96
+# as many without tensor cores, where a thread holds its factors too
+_EXACT_SUMS = 48
 
 Kernel = Literal["forward", "keys", "queries"]
 
@@ -110,7 +112,9 @@ def choose_blocks(
     fits = tuned is not None and (shared >= HOPPER or _memory(kernel, tuned, row, gated) <= limit)
     if fits and m >= tuned.queries and n >= tuned.keys:
         return tuned
-    side = 32 if exact else 128 if dtype.itemsize == 2 and width <= 64 and kernel == "forward" else 64
+    side = 128 if dtype.itemsize == 2 and width <= 64 and kernel == "forward" else 64
+    if exact:
+        side = 32
     stages = 2
     per_warp = 32 * (_EXACT_SUMS if exact else _SUMS)
     while (side, stages) > (SMALLEST, 1):
@@ -261,24 +265,24 @@ def forward_kernel(
 
 @triton.jit
 def _pair_gradients(
-    own, other, own_value, other_value, own_gate, other_gate, factor, gate_factor, unit, queries, keys, low, high,
+    row, column, row_value, column_value, row_gate, column_gate, factor, gate_factor, unit, queries, keys, low, high,
     bh, drop_seed, dropout_p, GATED: tl.constexpr, BAND: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """For a tile of pairs: weights, scores, gate scores, and the gradients of both kinds of scores.
 
-    The gate scores are not multiplied by `unit` yet, so weights and the gradient of scores are too small by it. "own"
-    tokens are the rows of the tile: queries, with the gradient of their output as value, in the kernel of queries;
-    keys with their values in the kernel of keys, which thereby gets the transposed tile that its products need.
+    The gate scores are not multiplied by `unit` yet, so weights and the gradient of scores are too small by it. Rows of
+    the tile are queries, with the gradient of their output as value, in the kernel of queries, and keys with their
+    values in the kernel of keys, which thereby gets the transposed tile that its products need.
     """
-    left = tl.dot(own, tl.trans(other), input_precision=PRECISION) * factor
-    grad_weights = tl.dot(own_value, tl.trans(other_value), input_precision=PRECISION)
+    left = tl.dot(row, tl.trans(column), input_precision=PRECISION) * factor
+    grad_weights = tl.dot(row_value, tl.trans(column_value), input_precision=PRECISION)
     weights = tl.maximum(left, 0.0)
     weights = _in_band(weights, queries, keys, low, high, BAND)
     if DROPOUT:
         keep = dropout_factors(drop_seed, bh, queries, keys, dropout_p)
         grad_weights *= keep
     if GATED:
-        right = tl.dot(own_gate, tl.trans(other_gate), input_precision=PRECISION) * gate_factor
+        right = tl.dot(row_gate, tl.trans(column_gate), input_precision=PRECISION) * gate_factor
         gate, slope = softplus(right, unit, PRECISION)
         grad_right = weights * grad_weights * slope
         # computed here, not above: a mask that is kept takes registers

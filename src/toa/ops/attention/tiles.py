@@ -67,7 +67,8 @@ def _split(operators: Sequence[Any], n: int) -> tuple[list[Any], list[Tensor], l
 
 def dense_operators(x: AttentionInputs) -> list[Any] | None:
     """S1, S2 and the gate's S1, each `Dense` or None; None unless each has a matrix per head of queries and keys."""
-    operators, heads = [x.s1, x.s2, x.gate_s1], x.q.shape[2]
+    operators = [x.s1, x.s2, x.gate_s1]
+    heads = x.q.shape[2]
     # a last query sees all keys, but causal operators are triangles
     if any(s is not None and (x.causal or not isinstance(s, Dense) or s.num_heads != heads) for s in operators):
         return None
@@ -105,7 +106,8 @@ def attend_tiles(
     if min(scales) <= 0.0:
         # the kernels take a scale out of ReLU, which a negative one does not allow
         gate_q = None if factors.gate_q is None else factors.gate_q * scales[1]
-        factors, scales = factors._replace(q=factors.q * scales[0], gate_q=gate_q), (1.0, 1.0)
+        factors = factors._replace(q=factors.q * scales[0], gate_q=gate_q)
+        scales = (1.0, 1.0)
     seed = draw_seeds(factors.q) if dropout_p else None
     settings, normalised = kernel_settings(scales, norms)
     matrices, seeds, rates, residual = offsets
@@ -149,30 +151,39 @@ class Call(NamedTuple):
     @classmethod
     def of(cls, arguments: Sequence[Any]) -> "Call":
         """The arguments in the order of the schema."""
-        return cls(*(*arguments[:11], arguments[11:]))
+        q, k, v, gate_q, gate_k, m1, m2, gate_m1, seed, drop_seeds, drop_rates, *options = arguments
+        return cls(q, k, v, gate_q, gate_k, m1, m2, gate_m1, seed, drop_seeds, drop_rates, options)
 
     @classmethod
     def unpack(cls, tensors: Sequence[Any], options: Sequence[Any]) -> "Call":
         """The arguments with all tensors in one sequence, seeds and rates of dropped entries at its end."""
-        drops = (len(tensors) - 9) // 2
-        return cls(*(*tensors[:9], tensors[9 : 9 + drops], tensors[9 + drops :], options))
+        q, k, v, gate_q, gate_k, m1, m2, gate_m1, seed, *drops = tensors
+        count = len(drops) // 2
+        return cls(q, k, v, gate_q, gate_k, m1, m2, gate_m1, seed, drops[:count], drops[count:], options)
+
+    @property
+    def tensors(self) -> tuple[Any, ...]:
+        """All tensors in one sequence, as `unpack` takes them."""
+        return (*self.tokens, *self.matrices, self.seed, *self.drop_seeds, *self.drop_rates)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """In the order of the schema."""
-        return (*self[:11], *self.options)
+        return (*self.tokens, *self.matrices, self.seed, self.drop_seeds, self.drop_rates, *self.options)
 
     @property
     def tokens(self) -> tuple[Any, ...]:
         """Queries, keys and values, then the gate's queries and keys."""
-        return self[:5]
+        return (self.q, self.k, self.v, self.gate_q, self.gate_k)
 
     @property
     def matrices(self) -> tuple[Any, ...]:
         """Those that mix keys, values and the gate's keys."""
-        return self[5:8]
+        return (self.m1, self.m2, self.gate_m1)
 
 
+# tensors of a call besides the seeds and rates of dropped entries: tokens, matrices and the seed of dropout
+_SINGLE_TENSORS = 9
 # the schema of a call without its options
 ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? gate_q, Tensor? gate_k, Tensor? m1, Tensor? m2, Tensor? gate_m1, "
@@ -187,8 +198,8 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     return _present(arguments[0], _attend({}, Call.of(arguments)))
 
 
-def _present(q: Tensor, found: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    return tuple([q.new_empty(0) if x is None else x for x in found])
+def _present(q: Tensor, results: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    return tuple([q.new_empty(0) if x is None else x for x in results])
 
 
 def _attend(launches: dict[Any, Any], call: Call) -> tuple[Any, ...]:
@@ -217,10 +228,11 @@ def _mixings(call: Call) -> tuple[list[int], list[Mixing]]:
     _, flags, _ = call.options
     tokens: Any = (call.k, call.v, call.gate_k)
     matrices: Any = (call.m1, call.m2, call.gate_m1)
-    residual, nothing = flags[2:], (None, None, None)
+    residual = flags[2:]
+    nothing = (None, None, None)
     indices = [index for index in range(3) if matrices[index] is not None]
-    given = zip(indices, call.drop_seeds or nothing, call.drop_rates or nothing, strict=False)
-    return indices, [Mixing(tokens[i], matrices[i], seed, rate, i != 1, residual[i]) for i, seed, rate in given]
+    drops = zip(indices, call.drop_seeds or nothing, call.drop_rates or nothing, strict=False)
+    return indices, [Mixing(tokens[i], matrices[i], seed, rate, i != 1, residual[i]) for i, seed, rate in drops]
 
 
 def _inputs(call: Call, mixed: Sequence[Tensor | None]) -> list[Any]:
@@ -236,18 +248,21 @@ def _empty_results(q: Tensor, v: Tensor, flags: list[bool]) -> tuple[Tensor, Ten
 
 
 @_forward.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, gate_q: Any, gate_k: Any, *rest: Any) -> tuple[Tensor, ...]:
-    pairs = zip((k, v, gate_k), rest[:3], strict=True)
+def _(*arguments: Any) -> tuple[Tensor, ...]:
+    call = Call.of(arguments)
+    _, flags, _ = call.options
+    tokens: tuple[Any, ...] = (call.k, call.v, call.gate_k)
+    pairs = zip(tokens, call.matrices, strict=True)
     mixed = (None if matrix is None else empty_mixed(x, True) for x, matrix in pairs)
-    return _present(q, (*_empty_results(q, v, rest[-2]), *mixed))
+    return _present(call.q, (*_empty_results(call.q, call.v, flags), *mixed))
 
 
 def _by_branch(flags: list[bool], *rows: Tensor | None) -> list[Tensor | None]:
     """Of each, one number per row for the scores and for the gate's scores; None for one that is not normalised."""
-    found: list[Tensor | None] = []
+    numbers: list[Tensor | None] = []
     for x in rows:
-        found += (None, None) if x is None else (x[0] if flags[0] else None, x[-1] if flags[1] else None)
-    return found
+        numbers += (None, None) if x is None else (x[0] if flags[0] else None, x[-1] if flags[1] else None)
+    return numbers
 
 
 def _prepared(
@@ -257,7 +272,8 @@ def _prepared(
     q, (settings, flags, band) = call.q, call.options
     (b, m, h, d), n, e = q.shape, call.k.shape[1], call.v.shape[3]
     g = 0 if call.gate_q is None else call.gate_q.shape[3]
-    gated, exact = call.gate_q is not None, needs_exact_products(q.dtype)
+    gated = call.gate_q is not None
+    exact = needs_exact_products(q.dtype)
     shared = max_shared_mem(q.get_device()) if q.is_cuda else tile_kernels.HOPPER
     blocks = tile_kernels.choose_blocks(kernel, m, n, max(d, e, g), q.dtype, gated=gated, exact=exact, shared=shared)
     constants = {
@@ -275,9 +291,11 @@ def _prepared(
     }
     # a window may hide all keys: then no tile stores the gradient of the queries
     one_tile = m <= blocks.queries and n <= blocks.keys and not any(flags[:2]) and band[0] < 2
-    function, programs = tile_kernels.forward_kernel, -(-m // blocks.queries)
+    function = tile_kernels.forward_kernel
+    programs = -(-m // blocks.queries)
     if kernel == "keys":
-        function, programs = tile_kernels.backward_keys_kernel, -(-n // blocks.keys)
+        function = tile_kernels.backward_keys_kernel
+        programs = -(-n // blocks.keys)
         constants["ONE_TILE"] = one_tile
     elif kernel == "queries":
         function = tile_kernels.backward_queries_kernel
@@ -295,9 +313,9 @@ def _backward(
     grad: Tensor, mixed: list[Tensor], out: Tensor, row_factors: Tensor, *arguments: Any
 ) -> tuple[Tensor, ...]:
     """As `_differentiate`; what is absent is empty, because None is not a result."""
-    *given, factors = (None if x.numel() == 0 else x for x in (*mixed, row_factors))
+    *tokens, factors = (None if x.numel() == 0 else x for x in (*mixed, row_factors))
     mixed.clear()
-    return _present(grad, _differentiate({}, grad, given, out, factors, Call.of(arguments)))
+    return _present(grad, _differentiate({}, grad, tokens, out, factors, Call.of(arguments)))
 
 
 def _differentiate(
@@ -310,33 +328,42 @@ def _differentiate(
     _, flags, _ = call.options
     if grad.numel() == 0:
         return [None if x is None else x.zero_() for x in _empty_gradients(call)]
-    inputs = (*_inputs(call, mixed), unit_stride(grad))
-    found: list[Any] = [None if x is None else _empty_like(x) for x in inputs[:5]]
+    tokens = _inputs(call, mixed)
+    inputs = (*tokens, unit_stride(grad))
+    grads: list[Any] = [None if x is None else _empty_like(x) for x in tokens]
+    grad_q, _, _, grad_gate_q, _ = grads
+    result = unit_stride(out)
     sums = None if row_factors is None else torch.empty_like(row_factors)
     # the sums of normalised rows are written by one kernel and read by the other
     rows = (*_by_branch(flags, row_factors, sums), call.seed)
-    for_queries, for_keys = (*inputs, unit_stride(out), *rows, found[0], found[3]), (*inputs, *rows, *found)
-    key = inputs[5].stride()
+    for_queries = (*inputs, result, *rows, grad_q, grad_gate_q)
+    for_keys = (*inputs, *rows, *grads)
+    key = inputs[-1].stride()
     if key not in launches:
-        of_keys, one_tile = _prepared("keys", for_keys, for_keys[:6] + for_keys[-5:], call)
-        strided = for_queries[:7] + for_queries[-2:]
-        of_queries = None if one_tile else _prepared("queries", for_queries, strided, call)[0]
+        of_keys, one_tile = _prepared("keys", for_keys, (*inputs, *grads), call)
+        of_queries = None
+        if not one_tile:
+            of_queries, _ = _prepared("queries", for_queries, (*inputs, result, grad_q, grad_gate_q), call)
         launches[key] = of_queries, of_keys
     of_queries, of_keys = launches[key]
     if of_queries is not None:
         of_queries(*for_queries)
     of_keys(*for_keys)
-    del inputs, for_queries, for_keys
+    del tokens, inputs, result, for_queries, for_keys
     mixed.clear()
     indices, mixings = _mixings(call)
+    # places of keys, values and the gate's keys among the tokens
     places = [(1, 2, 4)[index] for index in indices]
-    of_mixed = [found[place] for place in places]
+    of_mixed = [grads[place] for place in places]
     # the list has the only references
-    found = [None if place in places else x for place, x in enumerate((*found, None, None, None))]
+    of_tokens = [None if place in places else x for place, x in enumerate(grads)]
+    del grads, grad_q, grad_gate_q
+    of_matrices: list[Any] = [None, None, None]
     of_all = mix_all_backward(launches, mixings, of_mixed)
-    for index, place, (of_tokens, of_matrix) in zip(indices, places, of_all, strict=True):
-        found[place], found[5 + index] = of_tokens, of_matrix
-    return found
+    for index, place, (of_unmixed, of_matrix) in zip(indices, places, of_all, strict=True):
+        of_tokens[place] = of_unmixed
+        of_matrices[index] = of_matrix
+    return [*of_tokens, *of_matrices]
 
 
 def _empty_like(x: Tensor) -> Tensor:
@@ -347,11 +374,13 @@ def _empty_gradients(call: Call) -> list[Any]:
     """A buffer like the gradient of each token and matrix, None for absent ones."""
     n = call.k.shape[1]
     mixed = (None, call.m1, call.m2, None, call.gate_m1)
-    tokens = (
-        None if x is None else _empty_like(x) if s is None else x.new_empty(x.shape)
-        for x, s in zip(call.tokens, mixed, strict=True)
-    )
-    return [*tokens, *(None if s is None else s.new_empty(len(s), n, n) for s in call.matrices)]
+    buffers: list[Any] = []
+    for x, matrix in zip(call.tokens, mixed, strict=True):
+        if x is None:
+            buffers.append(None)
+        else:
+            buffers.append(_empty_like(x) if matrix is None else x.new_empty(x.shape))
+    return [*buffers, *(None if s is None else s.new_empty(len(s), n, n) for s in call.matrices)]
 
 
 @_backward.register_fake
@@ -363,13 +392,16 @@ def keep_call(ctx: Any, results: Sequence[Any], call: Call, launches: Any = None
     """Save the results and the arguments of a call for its gradients."""
     # no zeros in place of gradients that are None
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*call[:9], *call.drop_seeds, *call.drop_rates, *results)
-    ctx.launches, ctx.drops, ctx.options = launches, len(call.drop_seeds), call.options
+    ctx.save_for_backward(*call.tensors, *results)
+    ctx.launches = launches
+    ctx.drops = len(call.drop_seeds)
+    ctx.options = call.options
 
 
 def kept_call(ctx: Any) -> tuple[Sequence[Any], Call]:
     """The results and the arguments that `keep_call` has saved."""
-    tensors, end = ctx.saved_tensors, 9 + 2 * ctx.drops
+    tensors = ctx.saved_tensors
+    end = _SINGLE_TENSORS + 2 * ctx.drops
     return tensors[end:], Call.unpack(tensors[:end], ctx.options)
 
 
@@ -381,7 +413,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _gradients(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Any, ...]:
     nothing = [None] * ctx.drops
     if grad is None:
-        return (*(None,) * 9, nothing, nothing, None, None, None)
+        return (*[None] * _SINGLE_TENSORS, nothing, nothing, None, None, None)
     (out, factors, *mixed), call = kept_call(ctx)
     # unless the graph is kept: the only references are then those of this function
     ctx.maybe_clear_saved_tensors()
@@ -389,8 +421,8 @@ def _gradients(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Any, ...]:
         grads = _differentiate(ctx.launches, grad, mixed, out, factors, call)
     else:
         *mixed, factors = _present(grad, (*mixed, factors))
-        found = _backward(grad, mixed, out, factors, *call.arguments)
-        grads = [x if like is not None else None for x, like in zip(found, call, strict=False)]
+        results = _backward(grad, mixed, out, factors, *call.arguments)
+        grads = [x if like is not None else None for x, like in zip(results, call, strict=False)]
     return (*grads, None, nothing, nothing, None, None, None)
 
 
@@ -434,13 +466,14 @@ class _PlannedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: TilePlan, *tensors: Any) -> Tensor:
         call = Call.unpack(tensors, plan.options)
-        found = _attend(plan.launches, call)
-        keep_call(ctx, found, call, plan.launches)
-        return found[0]
+        results = _attend(plan.launches, call)
+        keep_call(ctx, results, call, plan.launches)
+        out, *_ = results
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
-        return (None, *_gradients(ctx, grad)[:9], *[None] * (2 * ctx.drops))
+        return (None, *_gradients(ctx, grad)[:_SINGLE_TENSORS], *[None] * (2 * ctx.drops))
 
 
 # without the part of PyTorch's own `apply` that serves transforms: a plan never runs inside one

@@ -1,0 +1,52 @@
+"""Tables of anomaly detection: the runs of the paper's sets, and the detector on other sets."""
+
+import statistics
+
+from performance_tables import table
+from stored_results import grouped, mean_of, published, stored_records, variant_of
+from toa.report.tables import number
+
+ANOMALY_METRICS = ("tslib-pa/pa_f1", "tslib-pa/random_pa_f1", "strict/f1", "strict/vus_pr")
+
+
+def anomaly_table(dataset: str) -> str:
+    """Means over seeds, both sets of rules side by side."""
+    records = [r for r in stored_records("anomaly/toa-paper.jsonl") if r["config"]["dataset"] == dataset]
+    theirs = {key[:4]: value for key, value in published("anomaly").items()}
+    rows = []
+    for (backbone, variant), found in sorted(
+        grouped(records, lambda r: (r["config"]["backbone"], variant_of(r))).items()
+    ):
+        ours = [f"{mean_of(found, metric):.3f}" for metric in ANOMALY_METRICS]
+        shown = number(theirs.get((dataset, "", backbone, variant)), ".3f")
+        rows.append([f"{backbone}/{variant}", str(len(found)), ours[0], shown, *ours[1:]])
+    titles = ["system", "seeds", "PA-F1", "published", "PA-F1 of a random score", "strict F1", "strict VUS-PR"]
+    return table(titles, rows)
+
+
+DETECTION_SETS = ("SMD-machine-1-6", "SMD-machine-2-1", "MSL", "SMAP")
+
+
+def detector_table() -> str:
+    """VUS-PR of every detector, the means over SMD and MSL and over all sets, and the CPU time of all sets."""
+    rows = []
+    for method, found in grouped(stored_records("anomaly/detectors.jsonl"), lambda record: record["method"]).items():
+        scores = {record["dataset"]: record["vus_pr"] for record in found}
+        for names in (DETECTION_SETS[:3], DETECTION_SETS):
+            if all(name in scores for name in names):
+                scores[f"mean of {len(names)}"] = statistics.mean(scores[name] for name in names)
+        shown = (*DETECTION_SETS, "mean of 3", "mean of 4")
+        cells = [f"{scores[name]:.3f}" if name in scores else "-" for name in shown]
+        rows.append([method, *cells, f"{sum(record['cpu_seconds'] for record in found):.0f}"])
+    return table(["method", *DETECTION_SETS, "mean of SMD and MSL", "mean", "CPU s"], rows, left=1)
+
+
+def detector_choices() -> str:
+    """The methods in the combination, their average precision on injected anomalies, and times per set."""
+    rows = []
+    for record in stored_records("anomaly/detectors.jsonl"):
+        if record["method"] == "toa":
+            found = [f"{name} {record['precision'][name]:.3f}" for name in record["weights"]]
+            times = [f"{record[name]:.0f}" for name in ("fit_seconds", "score_seconds", "cpu_seconds")]
+            rows.append([record["dataset"], ", ".join(found), f"{record['precision']['combination']:.3f}", *times])
+    return table(["dataset", "methods", "combination", "fit, s", "scores, s", "CPU s"], rows, left=2)

@@ -1,0 +1,249 @@
+"""Tables of forecasting: the first runs, protocol `toa`, and DUET's settings."""
+
+import itertools
+import json
+import statistics
+from collections.abc import Sequence
+
+from performance_tables import table
+from stored_results import (
+    RECIPE_SETS,
+    RESULTS,
+    TITLES,
+    Cells,
+    Record,
+    cell_of,
+    changes_of,
+    gains_by_set,
+    grouped,
+    mean_errors,
+    mean_of,
+    published_mse,
+    recipe_records,
+    stored_records,
+    variant_of,
+)
+
+# settings that the first runs set on the command line and the protocol contains today
+IN_PROTOCOL = ("training.patience=10", "training.epochs=20", "attention.score_norm=rms", "attention.gate_norm=rms")
+# a validation error above this is not a forecast any more
+DIVERGED = 10.0
+
+
+def setting_table(
+    file: str,
+    *,
+    backbone: str,
+    horizon: int,
+    datasets: Sequence[str],
+    device: str = "",
+    hidden: Sequence[str] = (),
+    norms: bool = False,
+) -> str:
+    """One line per attention and setting; a cell is validation MSE / test MSE, the mean over seeds.
+
+    Sets without a run have no column. `device` is the start of the device's name, "" for any; `hidden` are settings
+    that the text around states. With `norms`, a line names its normalisers, which a command may have left to the
+    protocol of its time.
+    """
+
+    def cell(found: Sequence[Record]) -> str:
+        errors = [mean_of(found, metric) for metric in ("val_mse", "mse")] if found else []
+        return " / ".join(f"{x:.4f}" if x < DIVERGED else f"**{x:.0e}**" for x in errors) or "-"
+
+    chosen = [
+        record
+        for record in stored_records(f"forecasting/{file}.jsonl")
+        if (record["config"]["backbone"], record["config"]["horizon"]) == (backbone, horizon)
+        and record["config"]["dataset"] in datasets
+        and record["device"].startswith(device)
+    ]
+
+    datasets = [name for name in datasets if any(record["config"]["dataset"] == name for record in chosen)]
+
+    def line_of(record: Record) -> tuple[str, str]:
+        attention = record["config"]["attention"]
+        shown = [change for change in changes_of(record) if change not in hidden]
+        if norms:
+            used = {"toa-relu": ("score_norm",), "toa-gated": ("score_norm", "gate_norm")}.get(attention["name"], ())
+            shown = [change for change in shown if not change.startswith(tuple(f"attention.{key}" for key in used))]
+            shown = [*(f"{key}={attention[key]}" for key in used), *shown]
+        return attention["name"], ", ".join(shown) or "protocol"
+
+    rows = []
+    for line, found in grouped(chosen, line_of).items():
+        by_set = grouped(found, lambda record: record["config"]["dataset"])
+        rows.append([*line, *(cell(by_set.get(dataset, [])) for dataset in datasets)])
+    return table(["attention", "setting", *datasets], rows, left=2 + len(datasets))
+
+
+def forecast_errors(*files: str) -> dict[str, dict[tuple[str, str, int], tuple[float, float]]]:
+    """Validation and test MSE, means over seeds, by attention, then by dataset, backbone and horizon."""
+    records = [record for file in files for record in stored_records(f"forecasting/{file}.jsonl")]
+    found: dict[str, dict[tuple[str, str, int], tuple[float, float]]] = {}
+    for attention, runs in grouped(records, lambda record: record["config"]["attention"]["name"]).items():
+        cells = grouped(runs, lambda record: tuple(record["config"][k] for k in ("dataset", "backbone", "horizon")))
+        found[attention] = {key: (mean_of(cell, "val_mse"), mean_of(cell, "mse")) for key, cell in cells.items()}
+    return found
+
+
+def recipe_gains(backbone: str) -> dict[str, float]:
+    """Gain of TOA over softmax under `toa` by set."""
+    gains = gains_by_set(*(mean_errors(recipe_records(backbone)[name,]) for name in ("toa", "softmax")))
+    return {dataset: gains[dataset] for dataset in RECIPE_SETS}
+
+
+def forecast_summary() -> str:
+    """The README's table: protocol `toa`, softmax and TOA-Softmax, mean over horizons, beside the published means."""
+    horizons = (96, 192, 336, 720)
+    records = recipe_records("itransformer")
+
+    def ours(name: str) -> list[float]:
+        return [statistics.fmean(mean_of(records[name,][d, h], "mse") for h in horizons) for d in RECIPE_SETS]
+
+    def theirs(*names: str) -> list[float]:
+        return [
+            statistics.fmean(min(published_mse(name, d, "itransformer", h) for name in names) for h in horizons)
+            for d in RECIPE_SETS
+        ]
+
+    rows = {
+        "softmax, published": theirs("softmax"),
+        "TOA, published, best of three variants at each horizon": theirs("toa-softmax", "toa-relu", "toa-gated"),
+        "softmax, tuned here": ours("softmax"),
+        "TOA-Softmax, tuned here": ours("toa"),
+    }
+    made = [[title, *(f"{value:.3f}" for value in values)] for title, values in rows.items()]
+    gains = recipe_gains("itransformer").values()
+    made.append(["gain, of geometric means", *(f"{gain:+.1f} %" for gain in gains)])
+    return table(["iTransformer, mean test MSE of four horizons", *RECIPE_SETS], made, left=1)
+
+
+def sor_table() -> str:
+    """Test MSE with SOR / without."""
+    kept = forecast_errors("horizon-96", "horizons")
+    left = forecast_errors("no-sor")
+    horizons = (96, 192, 336, 720)
+    rows = []
+    for dataset, name in itertools.product(RECIPE_SETS, left):
+        keys = [(dataset, "patchtst", horizon) for horizon in horizons]
+        cells = [f"{kept[name][key][1]:.4f} / {left[name][key][1]:.4f}" if key in left[name] else "-" for key in keys]
+        rows += [[dataset, name, *cells]] if set(cells) != {"-"} else []
+    return table(["dataset", "attention", *map(str, horizons)], rows, left=6)
+
+
+def other_runs(file: str) -> str:
+    """One line per model, protocol and dataset."""
+    records = stored_records(f"forecasting/{file}.jsonl")
+    keys = grouped(records, lambda r: (r["config"]["dataset"], r["name"], r["config"]["protocol"]))
+    rows = [
+        [name, protocol, dataset, f"{mean_of(found, 'val_mse'):.4f}", f"{mean_of(found, 'mse'):.4f}"]
+        for (dataset, name, protocol), found in sorted(keys.items())
+    ]
+    return table(["model", "protocol", "dataset", "validation MSE", "test MSE"], rows, left=3)
+
+
+def window_ranges() -> str:
+    """Largest absolute value of normalised windows in each part of a dataset."""
+    stored = json.loads((RESULTS / "forecasting" / "window-ranges.json").read_text(encoding="utf-8"))
+    rows = [[dataset, *(f"{value:.1f}" for value in values)] for dataset, values in stored["largest"].items()]
+    return table([f"largest value, look-back {stored['lookback']}", "training", "validation", "test"], rows)
+
+
+def recipe_table(backbone: str) -> str:
+    """Protocol `toa`: `gain_table` of softmax and TOA, and of TOA without SOR."""
+    errors = recipe_records(backbone)
+    lines = (("softmax",), ("toa",), ("toa", "attention.sor=false"))
+    return gain_table(*(errors.get(line, {}) for line in lines))
+
+
+def searched_duet() -> dict[str, Cells]:
+    """Runs of DUET with its authors' look-backs and sizes by attention, then by dataset and horizon."""
+    runs = grouped(
+        stored_records("forecasting/duet-search.jsonl"), lambda record: record["config"]["attention"]["name"]
+    )
+    return {attention: grouped(found, cell_of) for attention, found in runs.items()}
+
+
+def searched_duet_table() -> str:
+    """`gain_table` of DUET with its authors' look-backs and sizes."""
+    found = searched_duet()
+    return gain_table(*(found[attention] for attention in TITLES))
+
+
+def gain_table(softmax: Cells, toa: Cells, no_sor: Cells | None = None) -> str:
+    """Test MSE of softmax and TOA, TOA's change, and its change when SOR is switched off, if that was run."""
+
+    def change(ours: list[Record], plain: list[Record], metric: str) -> float:
+        return 100 * (mean_of(ours, metric) / mean_of(plain, metric) - 1)
+
+    rows = []
+    gains = []
+    for cell in sorted(toa):
+        plain, ours = softmax[cell], toa[cell]
+        gains.append((change(ours, plain, "mse"), change(ours, plain, "val_mse")))
+        errors_of_cell = [f"{mean_of(found, 'mse'):.4f}" for found in (plain, ours)]
+        rows.append([cell[0], str(cell[1]), *errors_of_cell, *(f"{gain:+.1f} %" for gain in gains[-1])])
+        if no_sor is not None:
+            left_out = no_sor.get(cell, [])
+            same = [record for record in ours if record["seed"] in {other["seed"] for other in left_out}]
+            rows[-1].append(f"{change(left_out, same, 'mse'):+.1f} %" if left_out else "")
+    means = [f"{statistics.fmean(found):+.1f} %" for found in zip(*gains, strict=True)]
+    names = ["dataset", "horizon", "softmax", "TOA", "change", "in validation", "without SOR"]
+    rows.append(["mean", "", "", "", *means, *[""] * (no_sor is not None)])
+    return table(names[: len(rows[0])], rows)
+
+
+def dropout_table() -> str:
+    """DUET on small sets: softmax with its own dropout, with TOA's, and TOA-Softmax."""
+    errors = recipe_records("duet")
+    equal = grouped(stored_records("forecasting/duet-dropout.jsonl"), cell_of)
+    rows = []
+    changes = []
+    for cell in sorted(equal):
+        groups = errors["softmax",][cell], equal[cell], errors["toa",][cell]
+        found = [mean_of(records, "mse") for records in groups]
+        changes.append([100 * (found[2] / other - 1) for other in found[:2]])
+        rows.append([*map(str, cell), *(f"{error:.4f}" for error in found), *(f"{one:+.1f} %" for one in changes[-1])])
+    means = (f"{statistics.fmean(column):+.1f} %" for column in zip(*changes, strict=True))
+    rows.append(["mean", "", "", "", "", *means])
+    head = ["dataset", "horizon", "softmax, dropout 0", "softmax, dropout 0.3", "TOA-Softmax, dropout 0.3"]
+    return table([*head, "TOA's change", "at equal dropout"], rows)
+
+
+def rate_table() -> str:
+    """DUET's softmax on Exchange with the paper's learning rate and with that of DUET's authors, validation / test."""
+    files = ("horizon-96", "horizons", "duet-rate")
+    records = [record for file in files for record in stored_records(f"forecasting/{file}.jsonl")]
+    same = {"backbone": "duet", "dataset": "Exchange", "seed": 2024}
+    own = [r for r in records if same.items() <= r["config"].items() and variant_of(r) == "softmax"]
+    rows = []
+    for horizon, runs in sorted(grouped(own, lambda r: r["config"]["horizon"]).items()):
+        cells = [f"{r['metrics']['val_mse']:.4f} / {r['metrics']['mse']:.4f}" for r in runs]
+        rows.append([str(horizon), *cells, f"{published_mse('softmax', 'Exchange', 'duet', horizon):.3f}"])
+    return table(["horizon", "rate of `toa-paper`", "rate of DUET's authors", "published, test"], rows)
+
+
+def unified_table() -> str:
+    """DUET under `toa-paper` and with its authors' settings, the same seed, beside the published MSE of softmax."""
+    files = ("horizon-96", "horizons", "duet-unified")
+    records = [record for file in files for record in stored_records(f"forecasting/{file}.jsonl")]
+    own = [r for r in records if {"backbone": "duet", "seed": 2024}.items() <= r["config"].items()]
+    names = [("toa-paper", "softmax"), *(("duet-unified-96", one) for one in ("softmax", "toa-softmax", "toa-gated"))]
+    rows = []
+    changes = []
+    for (dataset, horizon), runs in sorted(grouped(own, cell_of).items()):
+        errors = {(r["config"]["protocol"], variant_of(r)): r["metrics"]["mse"] for r in runs}
+        theirs = published_mse("softmax", dataset, "duet", horizon)
+        shown = [errors.get(name) for name in names]
+        changes.append([None if error is None else error - theirs for error in shown])
+        rows.append([dataset, str(horizon), f"{theirs:.3f}", *("" if e is None else f"{e:.3f}" for e in shown)])
+    for title, sign in (("above", 1), ("below", -1)):
+        found = [[sign * one for one in column if one is not None] for column in zip(*changes, strict=True)]
+        counts = (f"{sum(one > 0.005 for one in column)} of {len(column)}" for column in found)
+        rows.append([f"more than 0.005 {title} published softmax", "", "", *counts])
+    titles = [
+        "softmax, `toa-paper`",
+        *(f"{label}, `duet-unified-96`" for label in ("softmax", "TOA-Softmax", "TOA-Gated")),
+    ]
+    return table(["dataset", "horizon", "softmax, published", *titles], rows)

@@ -1,0 +1,114 @@
+"""Tables of the forecaster on public leaderboards."""
+
+from performance_tables import table
+from stored_results import RESULTS, Record, read_csv, stored_records
+from toa.report.tables import number
+
+RIVALS = ("AutoTheta", "AutoETS", "DLinear", "PatchTST", "iTransformer", "N-BEATS", "Chronos-2", "TimesFM-2.5")
+PRETRAINED = ("Chronos", "TimesFM", "TiRex", "Toto", "Moirai", "Sundial", "TabPFN", "CITRAS", "FlowState", "TS-ICL")
+# methods in the records that are neither a baseline nor the default
+ALONE = ("toa-network", "toa-without-trees", "boosting")
+# near the least MASE that methods trained on the series alone had published when they were set
+AIMS = {"m4_hourly/H/short": 0.85, "m4_weekly/W/short": 2.10, "m4_monthly/M/short": 0.95, "m4_quarterly/Q/short": 1.16}
+AIMS |= {"m4_yearly/A/short": 3.08, "hospital/M/short": 0.755, "ett1/H/short": 0.85}
+AIMS |= {"M3-Monthly": 0.86, "M3-Quarterly": 1.13, "M3-Yearly": 2.62}
+M3_BASELINES = ("seasonal naive", "drift", "theta", "damped trend", "optimised theta")
+
+
+def leaderboard_records(*names: str) -> dict[str, dict[str, Record]]:
+    """Records of benchmarks by configuration and method."""
+    found: dict[str, dict[str, Record]] = {}
+    for name in names:
+        if (RESULTS / "leaderboards" / f"{name}.jsonl").exists():
+            for record in stored_records(f"leaderboards/{name}.jsonl"):
+                found.setdefault(record["config"], {})[record["method"]] = record
+    return found
+
+
+def best_baseline(records: dict[str, Record], score: str) -> float:
+    """The smallest score of a baseline."""
+    own = ("toa", *ALONE)
+    return float(min(record["metrics"][score] for method, record in records.items() if method not in own))
+
+
+def own_cells(records: dict[str, Record], score: str) -> list[str]:
+    """Our score, that of boosting alone, and that of the best baseline; empty if not run."""
+    found = [records[method]["metrics"][score] if method in records else None for method in ("toa", "boosting")]
+    return [number(value, missing="") for value in (*found, best_baseline(records, score))]
+
+
+def leaderboard_table(score: str) -> str:
+    """Ours beside the published figures, one row per configuration."""
+    known = {(row["config"], row["model"]): float(row[score]) for row in read_csv("leaderboards/published.csv")}
+    rows = []
+    for config, records in leaderboard_records("gift-eval").items():
+        others = [known.get((config, name)) for name in ("seasonal naive", *RIVALS)]
+        rows.append([config, *own_cells(records, score), *(number(value, ".4g", "") for value in others)])
+    return table(["configuration", "toa", "boosting", "baseline", "seasonal naive", *RIVALS], rows, left=1)
+
+
+def fev_table() -> str:
+    """Ours among the published figures of ETT_1H, the best first."""
+    (ours,) = leaderboard_records("fev").values() or [{}]
+    scores = ("mase", "sql", "wql", "wape")
+    rows: list[list[str]] = []
+    for row in read_csv("leaderboards/published-fev.csv"):
+        name = f"{row['model']} (pretrained)" if row["model"].startswith(PRETRAINED) else row["model"]
+        rows.append([name, *(f"{float(row[score]):.4f}" for score in scores)])
+    own = {method: ours[method]["metrics"] for method in ("toa", "boosting") if method in ours}
+    rows += [[f"**{name}, here**", *(f"{found[score]:.4f}" for score in scores)] for name, found in own.items()]
+    rows.sort(key=lambda cells: cells[1])
+    return table(["model", "MASE", "SQL", "WQL", "WAPE"], rows, left=1)
+
+
+def m3_table() -> str:
+    """Ours, boosting alone and the baselines on the M3 competition."""
+    rows = []
+    for config, records in leaderboard_records("m3").items():
+        shown = own_cells(records, "mase")[:2]
+        shown += [f"{records[name]['metrics']['mase']:.4f}" if name in records else "" for name in M3_BASELINES]
+        rows.append([config, *shown, f"{records['toa']['metrics']['wql']:.4f}"])
+    return table(["MASE", "toa", "boosting", *M3_BASELINES, "toa, WQL"], rows, left=1)
+
+
+def earlier_table() -> str:
+    """MASE on windows before the tested ones, with and without trees."""
+    rows = []
+    for config, records in sorted(leaderboard_records("earlier").items()):
+        without = records["toa-without-trees"]["metrics"]["mase"]
+        own, *others = own_cells(records, "mase")
+        rows.append([config, own, f"{without:.4f}", *others])
+    return table(["MASE", "toa", "toa without trees", "boosting", "best baseline"], rows, left=1)
+
+
+def aims_table() -> str:
+    """MASE of the forecaster beside the least that a method trained on the series alone had published."""
+    found = leaderboard_records("gift-eval", "m3")
+    rows = []
+    for config, aim in AIMS.items():
+        own = found[config]["toa"]["metrics"]["mase"]
+        rows.append([config, f"{aim:g}", f"{own:.4f}", f"{100 * (own / aim - 1):+.1f}"])
+    return table(["MASE", "aim", "toa", "%"], rows, left=1)
+
+
+def scale_table() -> str:
+    """Throughput and memory of forecasts of panels in parquet files."""
+    rows = []
+    for record in stored_records("leaderboards/scale.jsonl"):
+        count, seconds = record["series"], record["seconds"]
+        cells = [f"{count:,}", f"{record['rows']:,}", f"{record['parquet_bytes'] / 2**20:,.0f}", f"{seconds:.0f}"]
+        peak = f"{record['peak_bytes'] / 2**20:.0f}"
+        rows.append([record["executor"], str(record["workers"] or 1), *cells, f"{count / seconds:,.0f}", peak])
+    titles = ["executor", "processes", "series", "rows", "parquet, MiB", "s", "series / s", "MiB per process"]
+    return table(titles, rows, left=1)
+
+
+def leaderboard_weights() -> str:
+    """What the forecaster chose, and its CPU time."""
+    rows = []
+    for config, records in leaderboard_records("gift-eval", "fev", "m3").items():
+        if "toa" in records:
+            record = records["toa"]
+            mixed = ", ".join(f"{weight:.2f} {name}" for name, weight in record["weights"].items())
+            rows.append([config, mixed, f"{record['cpu_s']:.0f}", f"{record['time_limit']:g}"])
+    return table(["configuration", "weights", "CPU s", "limit, s"], rows, left=2)

@@ -1,0 +1,55 @@
+"""Tables of the stored campaign that tries to break promises."""
+
+import functools
+import json
+from typing import Any
+
+from performance_tables import table
+from stored_results import RESULTS
+
+# promise, parts of the campaign that test it, how, and what others say of it: scikit-learn, NeuralForecast, safetensors
+PROMISES = (
+    (
+        *("No damaged file is accepted, none is executed, none ends in a traceback", ("fuzz",)),
+        *("damaged and forged files", "pickle may execute code", "safetensors and JSON", "no code; no checksum"),
+    ),
+    ("Killed work loses nothing", ("kill",), "signals at each step of writing", "-", "-", "-"),
+    ("A failing disk is an error in one line", ("disk",), "faults at each step of writing", "-", "-", "-"),
+    ("Any name works or is refused", ("names",), "names of columns and files", "-", "-", "-"),
+    ("No answer is NaN or infinite", ("numbers",), "hostile numbers", "inputs are checked", "-", "-"),
+    (
+        *("Threads and processes change no answer", ("load threads on one estimator", "load processes on one folder")),
+        *("many at a time", "-", "-", "-"),
+    ),
+    ("A stream takes constant memory", ("load rows of a stream",), "rows one after another", "-", "-", "-"),
+    ("A sweep takes as long per run, however long", ("load runs of a sweep",), "four sizes", "-", "-", "-"),
+    ("Memory is bounded", ("load memory",), "long and wide tables", "-", "-", "header of 100 MB"),
+    ("Each mend has a test that fails without it", ("mends",), "mends taken out", "-", "-", "-"),
+)
+
+
+@functools.cache
+def campaign() -> dict[str, Any]:
+    """The parts of the stored campaign."""
+    found: dict[str, Any] = json.loads((RESULTS / "reliability" / "campaign.json").read_text(encoding="utf-8"))["parts"]
+    return found
+
+
+def promise_table() -> str:
+    """Promises, how each is tested, how often that was tried, and what others promise."""
+    rows = []
+    for promise, prefixes, how, *others in PROMISES:
+        own = [part for name, part in campaign().items() if name.startswith(prefixes)]
+        bad = sum(len(part["failures"]) for part in own)
+        rows.append((promise, how, str(sum(part["tried"] for part in own)), str(bad), *others))
+    heads = ("promise", "tested by", "tried", "bad", "scikit-learn", "NeuralForecast", "safetensors")
+    return table(heads, rows)
+
+
+def reliability_table() -> str:
+    """Damaged files and kills of the stored campaign, with the number that broke a promise."""
+    rows = []
+    for name, part in sorted(campaign().items()):
+        counts = ", ".join(f"{key}: {value}" for key, value in sorted(part["counts"].items()) if key != "kills")
+        rows.append((name, str(part["tried"]), str(len(part["failures"])), counts, str(part["seed"]), part["commit"]))
+    return table(("part", "tried", "bad", "counts", "seed", "commit"), rows)
