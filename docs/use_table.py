@@ -4,8 +4,8 @@ import re
 
 import page_values
 from many_channels_tables import read_sets
-from page_tables import RECIPE_SETS, RESULTS
 from performance_tables import table
+from stored_results import RECIPE_SETS, RESULTS
 from toa.report.decision import choose_variant, decide
 from toa_bench.wide import PLAN, read_results, read_wide_plan
 from toa_bench.wide_results import VARIANTS, final_errors
