@@ -166,7 +166,7 @@ CHECKED = (
     ("20,000 files and 1,000 kills", "tests/campaign/__main__.py", "default=20_000"),
     ("dense up to 100 channels", "src/toa/models/two_axis.py", "MOST_DENSE_CHANNELS = 100"),
     ("a matrix of rank 16", "src/toa/nn/operator.py", "rank: int = 16"),
-    ("reads them times 0.1", "src/toa/models/heads.py", "_TOKEN_SCALE = 0.1, 0.1"),
+    ("reads them times 0.1", "src/toa/models/heads.py", "_TOKEN_SCALE = 0.1"),
     ("16 and 16 by default", "src/toa/models/two_axis.py", "patch_len: int = 16\n    stride: int = 16"),
     ("find with probability 0.8", "src/toa/report/gains.py", "POWER = 0.8"),
     ("a buffer of 100 rows", "benchmarks/toa_bench/tsb_ad.py", "BUFFER = 100"),
