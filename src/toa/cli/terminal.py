@@ -323,7 +323,7 @@ def fitted(
             if test:
                 from toa.estimators.backtest import without_last
 
-                data = without_last(made, data, test)
+                data = without_last(made.read(data), data, test, made.horizon)
             made.fit(data, labels)
         except KeyboardInterrupt as stopped:
             from toa.estimators import Classifier
