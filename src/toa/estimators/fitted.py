@@ -118,7 +118,7 @@ class FittedForecaster:
         if self.choice is None:
             assert network is not None
             return network
-        size = most_windows or min(WINDOWS, max(1, HISTORIES // len(self.columns)))
+        size = most_windows or windows_together(len(self.columns))
         owners, parts = self.inputs.owners(panel)[[index for index, _ in places]], []
         features = self._features(panel)
         for start in range(0, len(places), size):
@@ -174,6 +174,11 @@ class FittedForecaster:
         network = None if self.network is None else replace(self.network, inputs=inputs)
         wider: FittedForecaster = replace(self, inputs=inputs, network=network, choice=choice)
         return wider
+
+
+def windows_together(columns: int) -> int:
+    """Windows that are combined together."""
+    return min(WINDOWS, max(1, HISTORIES // columns))
 
 
 def predict(fitted: FittedForecaster, panel: Panel, steps: int, future: Any, options: Mapping[str, Any]) -> Any:

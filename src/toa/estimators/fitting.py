@@ -70,7 +70,7 @@ def _fit_weighted(
     complete, series = panel.complete(columns), panel.histories(columns)
     origins = rolling_origins(complete, columns, settings)
     per_column = origins.per_column(_rows_per_column(complete, columns))
-    rows = _AllRows(complete, columns, series, settings, season, ceiling)
+    rows = FitRows(complete, columns, series, settings, season, ceiling)
     validated: dict[str, Validated] = {}
     if len(origins):
         training, histories = rows.before(origins, per_column), rows.at(origins, per_column)
@@ -114,7 +114,7 @@ def rolling_origins(panel: Panel, columns: tuple[str, ...], settings: ForecastSe
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _AllRows:
+class FitRows:
     """The rows of a fit, and what methods are fitted to: the rows before the origins, then all.
 
     Attributes:
