@@ -1,7 +1,9 @@
 """The stages of a fit on plain series, without a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest import mock
 
 import numpy as np
 
@@ -9,7 +11,7 @@ from toa.estimators import Forecaster
 from toa.estimators.base import NETWORK
 from toa.estimators.choice import Ensemble, fit_ensemble
 from toa.estimators.effort import EFFORTS, Ceiling
-from toa.estimators.families import candidates
+from toa.estimators.families import FAMILIES, candidates
 from toa.estimators.methods import Histories, Training, Validated, validate
 from toa.estimators.origins import RollingOrigins, align_series
 
@@ -25,6 +27,15 @@ class Given:
 
     def refit(self, training: Training) -> "Given":
         return self
+
+
+@contextmanager
+def only(family: str) -> Iterator[None]:
+    """Leave one family of methods in the choice."""
+    with mock.patch.dict(FAMILIES):
+        for name in FAMILIES.keys() - {family}:
+            del FAMILIES[name]
+        yield
 
 
 def given_forecasts(forecasts: Mapping[str, np.ndarray]) -> dict[str, Validated]:

@@ -1,5 +1,6 @@
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +10,14 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 from tests.estimators.signals import PERIOD, long, quick, wave, wide
+from tests.estimators.stages import only
 from tests.support import message
 from toa.data.frequency import season_of
 from toa.estimators import Forecaster
 from toa.estimators.baselines import find_season
-from toa.estimators.families import FAMILIES
+from toa.estimators.effort import EFFORTS
 from toa.estimators.lag_methods import TREES, FittedTrees, fit_trees
+from toa.estimators.network import limit_work
 from toa.estimators.sizes import choose_lookback, choose_settings, limit_schedule
 from toa.training.forecast import HorizonForecasting
 
@@ -24,10 +27,10 @@ def auto(horizon: int = 6, **options):
 
 
 @pytest.fixture
-def network_decides(monkeypatch) -> None:
+def network_decides() -> Iterator[None]:
     """Leave only the network in the choice."""
-    for name in FAMILIES.keys() - {"network"}:
-        monkeypatch.delitem(FAMILIES, name)
+    with only("network"):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -325,10 +328,7 @@ def test_less_effort_shortens_the_schedule_or_leaves_the_network_out() -> None:
 def test_a_wide_table_has_no_network_with_little_effort_and_one_with_more() -> None:
     schedule = {"batch_size": 16, "steps": 10, "epochs": 40}
     for effort, expected in (("quick", None), ("thorough", schedule)):
-        model = Forecaster(2, backbone="dlinear", effort=effort)
-        model.columns_ = tuple(map(str, range(100)))
-        model.schedule_ = schedule
-        assert model._limit_schedule() == expected
+        assert limit_work(schedule, 100, EFFORTS[effort]) == expected
 
 
 def test_a_fit_does_not_depend_on_the_clock(monkeypatch) -> None:

@@ -1,5 +1,6 @@
 """Networks that differ in their seed and are averaged."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -7,13 +8,14 @@ import pytest
 import torch
 
 from tests.estimators.signals import long, quick, wide
+from tests.estimators.stages import only
 from tests.estimators.test_forecaster import run_onnx
 from tests.report.cases import read_page
 from tests.support import message
 from toa.estimators import Forecaster
 from toa.estimators.choice import weigh_at
 from toa.estimators.effort import Ceiling
-from toa.estimators.families import FAMILIES, candidates
+from toa.estimators.families import candidates
 from toa.estimators.fitting import FitRows
 from toa.estimators.methods import validate
 from toa.estimators.network import FittedNetwork
@@ -27,10 +29,10 @@ def noisy(rows: int = 400):
 
 
 @pytest.fixture
-def network_decides(monkeypatch) -> None:
+def network_decides() -> Iterator[None]:
     """Leave only the network in the choice."""
-    for name in FAMILIES.keys() - {"network"}:
-        monkeypatch.delitem(FAMILIES, name)
+    with only("network"):
+        yield
 
 
 @pytest.fixture

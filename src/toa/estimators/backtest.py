@@ -136,7 +136,7 @@ def measure(
     metrics, by_column = _errors(prediction, actual, std, columns, levels)
     # the model and the baselines at the same origins
     chosen = np.arange(0, len(places), -(-len(places) * len(columns) // _COMPARED))
-    compared = [places[index] for index in chosen]
+    compared = [places[index] for index in chosen.tolist()]
     histories = panel.histories(columns, compared, history_rows(season, fitted.horizon))
     truth = actual[chosen].numpy()
     scale = series_scale(histories, season).reshape(len(chosen), len(columns))
@@ -146,9 +146,12 @@ def measure(
     ensemble = Ensemble(season=season, horizon=fitted.horizon, weights={}, errors={})
     if fitted.choice is not None:
         ensemble = fitted.choice.ensemble
-    rows = ensemble.members(histories, [*BASELINES, *ensemble.fitted]) | fitted.regress(panel, compared)
-    for name, forecast in rows.items():
-        scores[name] = score_forecasts(from_rows(forecast, len(columns)), truth, columns=columns, scale=scale)
+    rows = ensemble.members(histories, [*BASELINES, *ensemble.fitted])
+    forecasts = {name: from_rows(part, len(columns)) for name, part in rows.items()}
+    for name, part in fitted.regress(panel, compared).items():
+        forecasts[name] = np.ascontiguousarray(from_rows(part, len(columns)))
+    for name, forecast in forecasts.items():
+        scores[name] = score_forecasts(forecast, truth, columns=columns, scale=scale)
     return Backtest(
         metrics=metrics,
         by_column=by_column,
@@ -212,9 +215,12 @@ def first_tested(panel: Panel, index: int, test_size: float | int | None, lookba
     if test_size is None:
         first = lookback
     elif not hasattr(test_size, "__float__") or not 0.0 < test_size < (rows if whole else 1.0):
+        # users give dates too
+        given: object = test_size
+        remedy = "; to test from a date on, count its rows" if isinstance(given, str) else ""
         raise ValueError(
             f"test_size must be a share in (0, 1) or a number of rows below the {rows} of {panel.label(index)}, got "
-            f"{test_size!r}{'; to test from a date on, count its rows' if isinstance(test_size, str) else ''}."
+            f"{test_size!r}{remedy}."
         )
     else:
         first = rows - int(test_size if whole else rows * test_size)

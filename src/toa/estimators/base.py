@@ -200,7 +200,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             setattr(self, name, facts[name])
         self.truncated_ = tuple(map(str, facts.get("truncated", ())))
         self._restore(tensors, facts)
-        self.model_ = nn.Identity()
+        self.model_: nn.Module = nn.Identity()
         if self._has_network:
             model = model_with(self._build, tensors, self.architecture_["settings"], where)
             self.model_ = model.to(resolve_device(self.device))
@@ -228,7 +228,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         return self.architecture_["backbone"] is not None
 
     def _leave_out_network(self) -> None:
-        self.model_: nn.Module = nn.Identity()
+        self.model_ = nn.Identity()
         self.architecture_: dict[str, Any] = {"backbone": None, "attention": None, "settings": {}}
         self.validation_: float | None = None
 

@@ -1,7 +1,7 @@
 """Forecaster: forecasts of a user's table, with intervals and quantiles.
 
-The shell of scikit-learn around the stages: parameters and tables here, `toa.estimators.fitting` fits, and the functions
-of `toa.estimators.fitted` and `toa.estimators.backtest` take the frozen value `fitted_`.
+The shell of scikit-learn around the stages: parameters and tables are here, `toa.estimators.fitting` fits, and the
+functions of `toa.estimators.fitted` and `toa.estimators.backtest` take the frozen value `fitted_`.
 
 Alphabet: B batch, L look-back, P horizon, C columns, Q levels, S series, T rows, F features.
 """
@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from sklearn.base import clone
@@ -335,7 +335,7 @@ class Forecaster(Estimator):
             attention=self.attention,
             settings=self.settings,
             quantiles=quantiles,
-            loss=self.loss,
+            loss=cast(Any, self.loss),
             epochs=self.epochs,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
@@ -415,7 +415,7 @@ class Forecaster(Estimator):
         self._check_parameters()
         self.fitted_ = restore_forecaster(tensors, facts, self.settings_of_fit(), where)
 
-    @property
+    @property  # type: ignore[override]
     def model_(self) -> nn.Module:
         """The trained model, on standardised values."""
         return nn.Identity() if self.fitted_.network is None else self.fitted_.network.model
@@ -450,7 +450,7 @@ class Forecaster(Estimator):
         """Whether the day comes first in dates."""
         return self.fitted_.day_first
 
-    @property
+    @property  # type: ignore[override]
     def architecture_(self) -> dict[str, Any]:
         """Backbone, attention and settings."""
         return dict(self.fitted_.architecture)
@@ -465,7 +465,7 @@ class Forecaster(Estimator):
         """Seeds of the networks that `model_` averages."""
         return () if self.fitted_.network is None else self.fitted_.network.seeds
 
-    @property
+    @property  # type: ignore[override]
     def validation_(self) -> float | None:
         """Loss on the held-out rows, standardised; of several networks the mean."""
         return None if self.fitted_.network is None else self.fitted_.network.validation
@@ -495,7 +495,7 @@ class Forecaster(Estimator):
         """The chosen weights and what intervals need; None for "toa"."""
         return self.fitted_.choice
 
-    @property
+    @property  # type: ignore[override]
     def truncated_(self) -> tuple[str, ...]:
         """Methods that `time_limit` left out."""
         return self.fitted_.truncated

@@ -232,14 +232,18 @@ def _check_rows(
         )
 
 
-def limit_schedule(plan: NetworkPlan, effort: Effort) -> NetworkPlan | None:
-    """The plan with the steps that the effort allows; None if these are too few."""
+def limit_plan(plan: NetworkPlan, effort: Effort) -> NetworkPlan | None:
+    """The plan with the steps that the effort allows, unless the user chose the epochs; None if these are too few."""
     if plan.spec.epochs is not None:
         return plan
-    per_step = plan.schedule["batch_size"] * len(plan.inputs.columns)
-    most_steps = min(effort.network_steps, effort.network_windows // per_step)
-    limited = sizes.limit_schedule(dict(plan.schedule), most_steps)
-    return None if limited is None else replace(plan, schedule=limited)
+    schedule = limit_work(plan.schedule, len(plan.inputs.columns), effort)
+    return None if schedule is None else replace(plan, schedule=schedule)
+
+
+def limit_work(schedule: Mapping[str, Any], columns: int, effort: Effort) -> dict[str, Any] | None:
+    """The schedule with the steps that the effort allows for so many columns; None if these are too few."""
+    per_step = schedule["batch_size"] * columns
+    return sizes.limit_schedule(dict(schedule), min(effort.network_steps, effort.network_windows // per_step))
 
 
 def training_seconds(plan: NetworkPlan, seed: int) -> float:

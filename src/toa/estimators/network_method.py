@@ -22,7 +22,7 @@ from toa.estimators.network import (
     average_networks,
     calibrate_network,
     fit_inputs,
-    limit_schedule,
+    limit_plan,
     mean_validation,
     plan_network,
     split_windows,
@@ -64,7 +64,7 @@ class NetworkMethod:
         panel, ceiling = training.panel, training.ceiling
         assert panel is not None
         plan = plan_network(panel, training.columns, self.settings, training.season, plain=plain, rows=training.rows)
-        limited = limit_schedule(plan, training.effort)
+        limited = limit_plan(plan, training.effort)
         if limited is None:
             return None
         if not ceiling.allows(NETWORK, _TRAININGS * _seconds(limited, training.seed, ceiling)):

@@ -64,7 +64,8 @@ def events_page(
     }
     flagged = sum(int(own._flag(part.sum(1))["anomaly"].sum()) for part in parts)
     lead = (
-        f"{flagged} of {sum(whole.lengths)} rows{draw.describe_series(whole)} have scores above {own.threshold_:.4g}, in "
+        f"{flagged} of {sum(whole.lengths)} rows{draw.describe_series(whole)} have scores above "
+        f"{own.threshold_:.4g}, in "
         f"{len(ranked)} event{'s' * (len(ranked) != 1)}."
     )
     notes = draw.describe_data(whole, data, own, left_out, shown=draw.SERIES)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Effort
@@ -31,7 +31,7 @@ class NetworkSpec:
     attention: str | Mapping[str, Any] | None
     settings: Mapping[str, Any] | None
     quantiles: tuple[float, ...]
-    loss: str
+    loss: Literal["mse", "mae"]
     epochs: int | None
     batch_size: int | None
     learning_rate: float
