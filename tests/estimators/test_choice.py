@@ -279,8 +279,8 @@ def test_the_network_alone_does_not_forecast_negative_counts(tmp_path) -> None:
     assert found["lower"][:, 1].min() < -0.5
     model.save(tmp_path / "m.toa")
     np.testing.assert_array_equal(Forecaster.load(tmp_path / "m.toa").predict(table)["lower"], found["lower"])
-    assert model.fitted_.network.with_units.floor is not None
-    assert quick(epochs=1).fit(table - 1.0).fitted_.network.with_units.floor is None
+    assert model.fitted_.require_network().with_units.floor is not None
+    assert quick(epochs=1).fit(table - 1.0).fitted_.require_network().with_units.floor is None
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from toa.estimators import Forecaster
 from toa.estimators.choice import weigh_at
 from toa.estimators.effort import Ceiling
 from toa.estimators.families import candidates
-from toa.estimators.fitting import FitRows
+from toa.estimators.fit_rows import FitRows
 from toa.estimators.methods import validate
 from toa.estimators.network import FittedNetwork
 from toa.estimators.origins import RollingOrigins, series_scale

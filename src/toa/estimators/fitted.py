@@ -92,7 +92,7 @@ class FittedForecaster:
         rows = 0 if self.choice is None else history_rows(self.season, self.horizon)
         return max(self.inputs.lookback, rows)
 
-    def network_alone(self) -> FittedNetwork:
+    def require_network(self) -> FittedNetwork:
         """The network of a forecaster that has one."""
         assert self.network is not None
         return self.network
@@ -114,7 +114,7 @@ class FittedForecaster:
             most_windows: Windows that are combined together; None chooses by the number of columns.
         """
         if network is None and NETWORK in self.weights:
-            network = self.network_alone().predict(panel, places)
+            network = self.require_network().predict(panel, places)
         if self.choice is None:
             assert network is not None
             return network
@@ -193,7 +193,7 @@ def predict(fitted: FittedForecaster, panel: Panel, steps: int, future: Any, opt
     ahead = fitted.inputs.covariates.future(last, future, fitted.horizon, options)
     network = None
     if NETWORK in fitted.weights:
-        network = fitted.network_alone().predict(last, list(enumerate(last.lengths)), ahead)
+        network = fitted.require_network().predict(last, list(enumerate(last.lengths)), ahead)
     if text := fitted.inputs.covariates.unused(fitted.weights, fitted.effect):
         warnings.warn(text, stacklevel=3)
     forecast = fitted.forecast(panel, list(enumerate(panel.lengths)), network, ahead)

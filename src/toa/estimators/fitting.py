@@ -1,16 +1,16 @@
 """How a forecaster is fitted, from a panel to a frozen value.
 
-    origins   = rolling_origins(panel, columns, settings)
-    validated = validate(candidates(settings, season), training, histories)
-    ensemble  = weights at the origins, with its methods fitted again
-    choice    = intervals and quantiles by the errors at the origins
-    fitted    = FittedForecaster(…)
+    origins   = rolling_origins(panel, columns, settings)                      # where methods are validated
+    validated = validate(candidates(settings, season), training, histories)    # all methods, with forecasts there
+    ensemble  = fit_ensemble(series, origins, validated, all_rows)             # weights; fitted again to all rows
+    choice    = calibrate(ensemble, forecasts, …)                              # intervals and quantiles
+    fitted    = FittedForecaster(…)                                            # frozen
 
 Alphabet: S series, C columns, N one per window and column, F features.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,14 @@ from toa.estimators.choice import fit_ensemble, weigh_at
 from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Ceiling
 from toa.estimators.families import candidates
+from toa.estimators.fit_rows import FitRows
 from toa.estimators.fitted import FittedForecaster
 from toa.estimators.intervals import Choice, calibrate
 from toa.estimators.lag_methods import history_rows
 from toa.estimators.methods import Histories, Training, Validated, validate
-from toa.estimators.network import FittedNetwork, Inputs, average_networks, fit_inputs
+from toa.estimators.network import FittedNetwork, average_networks
 from toa.estimators.network_method import FittedNetworks, fit_alone
-from toa.estimators.origins import RollingOrigins, Series, align_series, series_scale
+from toa.estimators.origins import RollingOrigins, Series, series_scale
 from toa.estimators.settings import ForecastSettings
 from toa.estimators.units import find_counts
 
@@ -45,16 +46,16 @@ def fit_forecaster(
         ceiling: Limit on the time, which notes what it leaves out.
     """
     season = choose_season(settings.season, season_of(panel.freq), panel.histories(columns))
-    fit = _fit_alone if settings.network.alone else _fit_weighted
-    fitted = fit(panel, columns, settings, season, ceiling)
+    if settings.network.alone:
+        fitted = _fit_alone(panel, columns, settings, season)
+    else:
+        fitted = _fit_weighted(panel, columns, settings, season, ceiling)
     rows = max(fitted.inputs.lookback, history_rows(season, settings.horizon))
     with_rows: FittedForecaster = replace(fitted, tail=panel.tail(rows))
     return with_rows
 
 
-def _fit_alone(
-    panel: Panel, columns: tuple[str, ...], settings: ForecastSettings, season: int, ceiling: Ceiling
-) -> FittedForecaster:
+def _fit_alone(panel: Panel, columns: tuple[str, ...], settings: ForecastSettings, season: int) -> FittedForecaster:
     """The network without other methods; its work and time are not limited."""
     network = fit_alone(panel.complete(), columns, settings)
     network = replace(network, counts=torch.from_numpy(find_counts(panel, columns)))
@@ -68,15 +69,15 @@ def _fit_weighted(
     """All methods, weighted by their errors at rolling origins."""
     # the network and the methods with covariates see the rows that have the most values
     complete, series = panel.complete(columns), panel.histories(columns)
-    origins = rolling_origins(complete, columns, settings)
-    per_column = origins.per_column(_rows_per_column(complete, columns))
     rows = FitRows(complete, columns, series, settings, season, ceiling)
+    origins = rolling_origins(complete, columns, settings)
+    per_column = origins.per_column(rows.rows_per_column)
     validated: dict[str, Validated] = {}
     if len(origins):
         training, histories = rows.before(origins, per_column), rows.at(origins, per_column)
         validated = validate(candidates(settings, season), training, histories)
         validated = _add_seeds(validated, training, histories, per_column, series)
-    everything = rows.training()
+    everything = rows.all_rows()
     ensemble, forecasts = fit_ensemble(series, per_column, validated, everything)
     choice = calibrate(
         ensemble,
@@ -113,87 +114,6 @@ def rolling_origins(panel: Panel, columns: tuple[str, ...], settings: ForecastSe
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FitRows:
-    """The rows of a fit, and what methods are fitted to: the rows before the origins, then all.
-
-    Attributes:
-        panel: The rows in which all columns have begun.
-        series: Each column by itself, from its first value on.
-    """
-
-    panel: Panel
-    columns: tuple[str, ...]
-    series: Series
-    settings: ForecastSettings
-    season: int
-    ceiling: Ceiling
-
-    def training(self) -> Training:
-        """All rows."""
-        return Training(
-            history=align_series(self.series),
-            season=self.season,
-            horizon=self.settings.horizon,
-            seed=self.settings.seed,
-            effort=self.settings.effort,
-            ceiling=self.ceiling,
-            panel=self.panel,
-            columns=self.columns,
-        )
-
-    def before(self, origins: RollingOrigins, per_column: RollingOrigins) -> Training:
-        """The rows before the first origin of each series."""
-        earlier = self.panel.before(origins.held.tolist())
-        training = replace(
-            self.training(),
-            history=align_series(per_column.earlier(self.series)),
-            panel=earlier,
-            rows=self.panel.lengths,
-        )
-        if not self.settings.has_known_features:
-            return training
-        covariates = self._covariates()
-        features = [rows[:length] for rows, length in zip(self._features(), earlier.lengths, strict=True)]
-        return replace(training, scale=self._scale(earlier), features=features, past_features=covariates.past_count)
-
-    def at(self, origins: RollingOrigins, per_column: RollingOrigins) -> Histories:
-        """The windows at the origins."""
-        histories = Histories(
-            values=per_column.histories(self.series),
-            panel=self.panel,
-            columns=self.columns,
-            places=origins.places(self.panel.lengths),
-        )
-        if not self.settings.has_known_features:
-            return histories
-        scale = self._scale(self.panel.before(origins.held.tolist()))
-        return replace(histories, scale=scale, features=self._features())
-
-    def plain_inputs(self) -> Inputs:
-        """Inputs of a forecaster without a network."""
-        lookback = min(max(self.panel.lengths), max(2 * self.season, self.settings.horizon))
-        lengths = self.panel.lengths
-        return fit_inputs(self.panel, self.columns, lookback, self._covariates(), lengths, self.season)
-
-    def _covariates(self) -> Covariates:
-        settings = self.settings
-        return settings.covariates.fit(self.panel, self.panel.lengths, calendar=settings.calendar)
-
-    def _features(self) -> list[np.ndarray]:
-        return self._covariates().past(self.panel) or []
-
-    def _scale(self, earlier: Panel) -> np.ndarray:
-        """Seasonal error of each series and column in earlier rows; 1 where there is none."""
-        scale = series_scale(earlier.histories(self.columns), self.season).reshape(len(earlier), -1)
-        return np.where(np.nan_to_num(scale) > 0, scale, 1.0)
-
-
-def _rows_per_column(panel: Panel, columns: tuple[str, ...]) -> np.ndarray:
-    """Rows (S, C) of each column from its first value on."""
-    return np.array(list(map(len, panel.histories(columns)))).reshape(len(panel), -1)
-
-
 def _add_seeds(
     validated: Mapping[str, Validated],
     training: Training,
@@ -210,9 +130,10 @@ def _add_seeds(
     def error(rows: np.ndarray) -> float:
         return weigh_at(origins, series, {NETWORK: rows}, scale)[1][NETWORK]
 
-    networks: Any = validated[NETWORK].fitted
-    found = networks.add_seeds(training, histories, forecasts[NETWORK], error)
-    return {**validated, NETWORK: Validated(*found)}
+    networks = validated[NETWORK].fitted
+    assert isinstance(networks, FittedNetworks)
+    networks, mean = networks.add_seeds(training, histories, forecasts[NETWORK], error)
+    return {**validated, NETWORK: Validated(networks, mean)}
 
 
 def _refit_network(

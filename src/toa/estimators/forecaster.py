@@ -251,7 +251,7 @@ class Forecaster(Estimator):
         if set(fitted.weights) != {NETWORK}:
             parts = ", ".join(f"{name} {weight:.2f}" for name, weight in fitted.weights.items())
             raise ValueError(f"an exported forecaster must be the network alone, got {parts}; fit with model='toa'.")
-        network = fitted.network_alone()
+        network = fitted.require_network()
         model = network.add_units(copy.deepcopy(network.model).cpu())
         # loaded on use: `toa.integrations` builds on the estimators
         toa.integrations.export_onnx(model, path, example_inputs(network), output=model.outputs)
@@ -262,7 +262,7 @@ class Forecaster(Estimator):
         lookback = self.fitted_.inputs.lookback
         # the covariates of the forecast steps come from the window
         panel = self.read_fitted(sample_rows(data, self.id, index, lookback + self.fitted_.horizon))
-        self.fitted_.network_alone().predict(panel, [(0, lookback)])
+        self.fitted_.require_network().predict(panel, [(0, lookback)])
 
     def explain(self, data: Any, index: int | None = None) -> Importance:
         """Parts of lags and columns in the forecast of the network, see `Estimator.explain`.
@@ -274,7 +274,7 @@ class Forecaster(Estimator):
         inputs, horizon = fitted.inputs, fitted.horizon
         rows = data if index is None else sample_rows(data, self.id, index, inputs.lookback + horizon)
         panel = self.read_fitted(rows)
-        network = fitted.with_new_series(panel, panel.lengths).network_alone()
+        network = fitted.with_new_series(panel, panel.lengths).require_network()
         ahead = horizon if index is not None or inputs.covariates.count else 0
         if panel.lengths[0] <= ahead:
             raise ValueError(f"{panel.label(0)} must have more than {ahead} rows, got {panel.lengths[0]}; add rows.")
@@ -415,8 +415,8 @@ class Forecaster(Estimator):
         self._check_parameters()
         self.fitted_ = restore_forecaster(tensors, facts, self.settings_of_fit(), where)
 
-    @property  # type: ignore[override]
-    def model_(self) -> nn.Module:
+    @property
+    def model_(self) -> nn.Module:  # type: ignore[override]
         """The trained model, on standardised values."""
         return nn.Identity() if self.fitted_.network is None else self.fitted_.network.model
 
@@ -450,8 +450,8 @@ class Forecaster(Estimator):
         """Whether the day comes first in dates."""
         return self.fitted_.day_first
 
-    @property  # type: ignore[override]
-    def architecture_(self) -> dict[str, Any]:
+    @property
+    def architecture_(self) -> dict[str, Any]:  # type: ignore[override]
         """Backbone, attention and settings."""
         return dict(self.fitted_.architecture)
 
@@ -465,8 +465,8 @@ class Forecaster(Estimator):
         """Seeds of the networks that `model_` averages."""
         return () if self.fitted_.network is None else self.fitted_.network.seeds
 
-    @property  # type: ignore[override]
-    def validation_(self) -> float | None:
+    @property
+    def validation_(self) -> float | None:  # type: ignore[override]
         """Loss on the held-out rows, standardised; of several networks the mean."""
         return None if self.fitted_.network is None else self.fitted_.network.validation
 
@@ -495,8 +495,8 @@ class Forecaster(Estimator):
         """The chosen weights and what intervals need; None for "toa"."""
         return self.fitted_.choice
 
-    @property  # type: ignore[override]
-    def truncated_(self) -> tuple[str, ...]:
+    @property
+    def truncated_(self) -> tuple[str, ...]:  # type: ignore[override]
         """Methods that `time_limit` left out."""
         return self.fitted_.truncated
 

@@ -241,7 +241,7 @@ def limit_plan(plan: NetworkPlan, effort: Effort) -> NetworkPlan | None:
 
 
 def limit_work(schedule: Mapping[str, Any], columns: int, effort: Effort) -> dict[str, Any] | None:
-    """The schedule with the steps that the effort allows for so many columns; None if these are too few."""
+    """The schedule with the steps that the effort allows for this number of columns; None if these are too few."""
     per_step = schedule["batch_size"] * columns
     return sizes.limit_schedule(dict(schedule), min(effort.network_steps, effort.network_windows // per_step))
 

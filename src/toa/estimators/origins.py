@@ -97,7 +97,7 @@ class RollingOrigins:
         return RollingOrigins(series=series, back=np.repeat(self.back, columns), held=held, horizon=self.horizon)
 
     def places(self, lengths: Sequence[int]) -> list[tuple[int, int]]:
-        """Of each window its series, and its first row in a series of so many rows."""
+        """Of each window its series, and its first row in a series of this length."""
         firsts = np.asarray(lengths)[self.series] - self.back
         return list(zip(self.series.tolist(), firsts.tolist(), strict=True))
 
