@@ -148,7 +148,7 @@ def measure(
         ensemble = fitted.choice.ensemble
     rows = ensemble.members(histories, [*BASELINES, *ensemble.fitted])
     forecasts = {name: from_rows(part, len(columns)) for name, part in rows.items()}
-    for name, part in fitted.regress(panel, compared).items():
+    for name, part in fitted.forecast_panel(panel, compared).items():
         forecasts[name] = np.ascontiguousarray(from_rows(part, len(columns)))
     for name, forecast in forecasts.items():
         scores[name] = score_forecasts(forecast, truth, columns=columns, scale=scale)

@@ -22,7 +22,7 @@ from toa.estimators.base import NETWORK
 from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.intervals import Choice
 from toa.estimators.lag_methods import history_rows
-from toa.estimators.methods import Histories, Rows, to_rows
+from toa.estimators.methods import FittedMethod, Histories, Rows, to_rows
 from toa.estimators.network import FittedNetwork, Inputs, fit_scaler
 from toa.estimators.origins import series_scale
 from toa.estimators.regressions import FittedRegression
@@ -47,7 +47,7 @@ class FittedForecaster:
         season: Steps of the season.
         network: The network, with or without a weight; None for none.
         choice: Weights, intervals and the methods that read past values alone; None for the network alone.
-        regressions: The methods with covariates; empty without any.
+        panel_methods: The other methods that read the panel, such as those with covariates.
         truncated: Methods that the time limit left out.
         tail: The last rows of each series; None after loading, because files hold no rows.
     """
@@ -62,7 +62,7 @@ class FittedForecaster:
     inputs: Inputs
     network: FittedNetwork | None
     choice: Choice | None
-    regressions: Mapping[str, FittedRegression] = field(default_factory=dict)
+    panel_methods: Mapping[str, FittedMethod] = field(default_factory=dict)
     truncated: tuple[str, ...] = ()
     tail: Panel | None = None
 
@@ -79,7 +79,8 @@ class FittedForecaster:
     @property
     def effect(self) -> np.ndarray | None:
         """Linear effect (F, C) of the features, in scales; None without methods with covariates."""
-        return next((method.effect for method in self.regressions.values()), None)
+        effects = [method.effect for method in self.panel_methods.values() if isinstance(method, FittedRegression)]
+        return effects[0] if effects else None
 
     @property
     def architecture(self) -> Mapping[str, Any]:
@@ -124,23 +125,23 @@ class FittedForecaster:
         for start in range(0, len(places), size):
             piece = slice(start, start + size)
             others = {} if network is None else {NETWORK: to_rows(network["forecast"][piece].numpy())}
-            others |= self.regress(panel, places[piece], None if ahead is None else ahead[piece], features)
+            others |= self.forecast_panel(panel, places[piece], None if ahead is None else ahead[piece], features)
             histories = panel.histories(self.columns, places[piece], history_rows(self.season, self.horizon))
             parts.append(self.choice.combine(histories, others, owners[piece]))
         return join_batches(parts)
 
-    def regress(
+    def forecast_panel(
         self,
         panel: Panel,
         places: Sequence[tuple[int, int]],
         ahead: Sequence[np.ndarray] | None = None,
         features: Sequence[np.ndarray] | None = None,
     ) -> dict[str, Rows]:
-        """Forecasts (N, P) of the methods with covariates; none without covariates.
+        """Forecasts (N, P) of the methods that read the panel, by name.
 
         `features` are those of the rows of the panel, if they were computed before.
         """
-        if not self.regressions or self.choice is None:
+        if not self.panel_methods or self.choice is None:
             return {}
         histories = Histories(
             values=(),
@@ -151,11 +152,11 @@ class FittedForecaster:
             features=self._features(panel) if features is None else features,
             ahead=ahead,
         )
-        return {name: method.forecast(histories) for name, method in self.regressions.items()}
+        return {name: method.forecast(histories) for name, method in self.panel_methods.items()}
 
     def _features(self, panel: Panel) -> Sequence[np.ndarray]:
-        """Features of the rows of the panel for the methods with covariates."""
-        return (self.inputs.covariates.past(panel) or ()) if self.regressions else ()
+        """Features of the rows of the panel, for the methods that read them."""
+        return (self.inputs.covariates.past(panel) or ()) if self.panel_methods else ()
 
     def with_new_series(self, panel: Panel, stops: Sequence[int]) -> "FittedForecaster":
         """The same with the scales of series that fit has not seen, by their rows before `stops`."""

@@ -19,7 +19,7 @@ import torch
 from toa.data.frequency import season_of
 from toa.data.panel import Panel
 from toa.estimators.base import NETWORK
-from toa.estimators.baselines import REGRESSIONS, choose_season
+from toa.estimators.baselines import choose_season
 from toa.estimators.choice import fit_ensemble, weigh_at
 from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Ceiling
@@ -28,10 +28,11 @@ from toa.estimators.fit_rows import FitRows
 from toa.estimators.fitted import FittedForecaster
 from toa.estimators.intervals import Choice, calibrate
 from toa.estimators.lag_methods import history_rows
-from toa.estimators.methods import Histories, Training, Validated, validate
+from toa.estimators.methods import FittedMethod, Histories, Training, Validated, validate
 from toa.estimators.network import FittedNetwork, average_networks
 from toa.estimators.network_method import FittedNetworks, fit_alone
 from toa.estimators.origins import RollingOrigins, Series, series_scale
+from toa.estimators.regressions import FittedRegression
 from toa.estimators.settings import ForecastSettings
 from toa.estimators.units import find_counts
 
@@ -90,13 +91,13 @@ def _fit_weighted(
     )
     network = _refit_network(validated, ensemble.weights, everything)
     inputs = rows.plain_inputs() if network is None else network.inputs
-    regressions = _refit_regressions(validated, everything, inputs.covariates, choice)
+    panel_methods = _refit_panel_methods(validated, everything, inputs.covariates, choice)
     return FittedForecaster(
         **_facts(panel, settings, season),
         inputs=inputs,
         network=network,
         choice=choice,
-        regressions=regressions,
+        panel_methods=panel_methods,
         truncated=tuple(ceiling.left_out),
     )
 
@@ -149,17 +150,28 @@ def _refit_network(
     return average_networks(networks.refit(training).networks)
 
 
-def _refit_regressions(
+def _refit_panel_methods(
     validated: Mapping[str, Validated], training: Training, covariates: Covariates, choice: Choice
-) -> dict[str, Any]:
-    """The methods with covariates, with the effect in all rows."""
-    names = [name for name in REGRESSIONS if name in validated]
-    if not names:
+) -> dict[str, FittedMethod]:
+    """The methods that read the panel, fitted again to all rows; those with covariates also without a weight."""
+    wanted = [
+        name
+        for name, method in validated.items()
+        if method.fitted.reads_panel
+        and name != NETWORK
+        and (name in choice.ensemble.weights or isinstance(method.fitted, FittedRegression))
+    ]
+    if not wanted:
         return {}
     assert training.panel is not None
     features = covariates.past(training.panel) or []
     again = replace(training, scale=choice.scale, features=features, past_features=covariates.past_count)
-    return {name: validated[name].fitted.refit(again) for name in names}
+    methods: dict[str, FittedMethod] = {}
+    for name in wanted:
+        method = validated[name].fitted.refit(again)
+        assert method is not None, "more rows than before the origins are enough"
+        methods[name] = method
+    return methods
 
 
 def _facts(panel: Panel, settings: ForecastSettings, season: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a file of a forecaster holds, and the fitted forecaster from it. See `toa.estimators.base` for the format."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ from toa.data.frequency import season_of
 from toa.estimators.base import named
 from toa.estimators.baselines import REGRESSIONS
 from toa.estimators.covariates import Covariates
+from toa.estimators.families import FAMILIES
 from toa.estimators.fitted import FittedForecaster
 from toa.estimators.intervals import Choice
+from toa.estimators.methods import FittedMethod
 from toa.estimators.network import FittedNetwork, Inputs, build_network
 from toa.estimators.regressions import FittedRegression
 from toa.estimators.settings import ForecastSettings
@@ -37,6 +39,11 @@ def forecaster_state(fitted: FittedForecaster) -> tuple[dict[str, Tensor], dict[
         "season": fitted.season,
         "day_first": fitted.day_first,
     }
+    for key, family in FAMILIES.items():
+        parts, state = family.save(fitted.panel_methods)
+        if state:
+            facts.setdefault("methods", {})[key] = state
+            tensors |= {f"methods.{key}.{name}": part for name, part in parts.items()}
     if fitted.choice is not None:
         parts, facts["choice"] = fitted.choice.state()
         tensors |= {f"choice.{name}": part for name, part in parts.items()}
@@ -61,11 +68,15 @@ def restore_forecaster(
     _check_shapes(tensors, inputs, settings)
     # older files hold the network alone
     season = facts["season"] if "season" in facts else season_of(freq) or 1
-    choice = _restore_choice(tensors, facts, inputs, settings, season)
-    regressions = {}
+    panel_methods: dict[str, FittedMethod] = {}
     if "effect" in tensors:
         effect = tensors["effect"].cpu().numpy()
-        regressions = {name: FittedRegression(name, effect, season, settings.horizon) for name in REGRESSIONS}
+        for name in REGRESSIONS:
+            panel_methods[name] = FittedRegression(name, effect, season, settings.horizon)
+    for key, state in facts.get("methods", {}).items():
+        parts = named(tensors, f"methods.{key}.")
+        panel_methods |= FAMILIES[key].load(parts, state, season, settings.horizon)
+    choice = _restore_choice(tensors, facts, inputs, settings, season, panel_methods)
     return FittedForecaster(
         horizon=settings.horizon,
         quantiles=settings.quantiles,
@@ -77,7 +88,7 @@ def restore_forecaster(
         inputs=inputs,
         network=_restore_network(tensors, facts, inputs, settings, where),
         choice=choice,
-        regressions=regressions,
+        panel_methods=panel_methods,
         truncated=tuple(map(str, facts.get("truncated", ()))),
     )
 
@@ -98,7 +109,12 @@ def _check_shapes(tensors: Mapping[str, Tensor], inputs: Inputs, settings: Forec
 
 
 def _restore_choice(
-    tensors: Mapping[str, Tensor], facts: Mapping[str, Any], inputs: Inputs, settings: ForecastSettings, season: int
+    tensors: Mapping[str, Tensor],
+    facts: Mapping[str, Any],
+    inputs: Inputs,
+    settings: ForecastSettings,
+    season: int,
+    panel_methods: Iterable[str],
 ) -> Choice | None:
     if "choice" not in facts:
         return None
@@ -106,7 +122,7 @@ def _restore_choice(
     check_at_least("season", season, 1)
     series, columns = len(inputs.ids), len(inputs.columns)
     check_unpacked("season", season * columns, tensors)
-    choice.check(series, columns, settings.horizon, len(settings.quantiles), season)
+    choice.check(series, columns, settings.horizon, len(settings.quantiles), season, panel_methods)
     return choice
 
 

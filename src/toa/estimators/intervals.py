@@ -7,7 +7,7 @@ Alphabet: P horizon, C columns, Q levels, S series, W windows, N one per window 
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,7 +81,9 @@ class Choice:
         wider: Choice = replace(self, scale=np.concatenate([self.scale, np.maximum(scale, self.scale.min())]))
         return wider
 
-    def check(self, series: int, columns: int, horizon: int, levels: int, season: int) -> None:
+    def check(
+        self, series: int, columns: int, horizon: int, levels: int, season: int, panel_methods: Iterable[str] = ()
+    ) -> None:
         """Raise ValueError if a loaded choice has other sizes than its forecaster, or weights that are no shares."""
         shapes = {"scale": (series, columns), "counts": (columns,), "width": (horizon, columns)}
         shapes["offsets"] = (horizon, levels, columns)
@@ -93,7 +95,7 @@ class Choice:
         got = self.ensemble.horizon, self.ensemble.season
         if got != (horizon, season):
             raise ValueError(f"choice must have horizon and season {horizon, season}, got {got}")
-        others = dict.fromkeys((NETWORK, *REGRESSIONS), np.zeros((columns, horizon)))
+        others = dict.fromkeys((NETWORK, *REGRESSIONS, *panel_methods), np.zeros((columns, horizon)))
         forecast = self.combine([np.zeros(2)] * columns, others, torch.tensor([0]))["forecast"]
         check_shape("forecast", forecast, "(W, P, C)", (1, horizon, columns))
 
