@@ -1,6 +1,7 @@
 """A method is one file with a family, and one line that registers it."""
 
 from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -79,7 +80,8 @@ def test_a_registered_family_is_weighted_fitted_again_saved_and_loaded(tmp_path,
         np.testing.assert_allclose(found.drop(columns="date"), expected.drop(columns="date"), rtol=1e-12)
         np.testing.assert_allclose(loaded.backtest(table, test_size=20).forecast, tested.forecast, rtol=1e-12)
         # all rows, not those before the origins
-        alone = model.fitted_.choice.ensemble.fitted | model.fitted_.panel_methods
-        np.testing.assert_allclose(alone["mean"].means, table[["load", "heat"]].mean())
+        assert model.choice_ is not None
+        methods: Any = {**model.choice_.ensemble.fitted, **model.fitted_.panel_methods}
+        np.testing.assert_allclose(methods["mean"].means, table[["load", "heat"]].mean())
     with pytest.raises(ValueError, match=r"m\.toa must"):
         Forecaster.load(tmp_path / "m.toa")
