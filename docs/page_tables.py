@@ -1022,9 +1022,11 @@ def rendered(page: str) -> str:
     Raises:
         ValueError: If the page names an unknown one.
     """
+    # these build on this module
     from page_values import all_values
+    from use_table import use_table
 
-    kinds = {"generated": (all_tables(), "\n\n"), "value": (all_values(), "")}
+    kinds = {"generated": (all_tables() | {"when-to-use": use_table}, "\n\n"), "value": (all_values(), "")}
 
     def replace(match: re.Match[str]) -> str:
         kind, name = match.groups()

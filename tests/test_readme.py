@@ -13,7 +13,7 @@ PRINTED = [text for language, text in BLOCKS if language == "text"]
 
 
 def test_the_readme_is_short():
-    assert len(README.splitlines()) <= 160
+    assert len(README.splitlines()) <= 110
 
 
 def test_the_first_commands_install_show_and_test():

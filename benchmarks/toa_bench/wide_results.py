@@ -40,7 +40,7 @@ _KEPT = (
 )
 # what the decision compares the chosen variant with
 OTHERS = ("softmax", "gated", "softmax-wide")
-_VARIANTS = ("toa-softmax", "toa-relu", "toa-gated")
+VARIANTS = ("toa-softmax", "toa-relu", "toa-gated")
 
 
 def here(plan: WidePlan, wanted: list[str] | None, data_dir: Path | None) -> list[str]:
@@ -211,7 +211,7 @@ def decisions(plan: WidePlan, results: Results, sets: Mapping[str, Any]) -> Iter
     if len(next(iter(test.values()), ())) < 3:
         yield "fewer than three data sets are complete: no decision"
         return
-    variant = choose_variant(validation, _VARIANTS)
+    variant = choose_variant(validation, VARIANTS)
     units = list(test[variant])
     yield f"{len(units)} data sets: {', '.join(units)}; validation chooses {variant}"
     for other in OTHERS:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,14 @@ _UNPACKED_BYTES = 256 << 20
 _UNPACKED_RATIO = 100
 _MEMORY = "TOA_MEMORY"
 _DEFAULT_MEMORY = 1.0
-# activations of one channel of one window of the default models, in training and in evaluation, and what is added for
-# each other channel if channels are tokens
-_TRAINING_BYTES, _TRAINING_PAIR = 100_000, 100
-_EVALUATION_BYTES, _EVALUATION_PAIR = 56_000, 40
+# bytes of the activations of one channel of one window of the default models in training
+_TRAINING_BYTES = 100_000
+# bytes in training that each other channel adds if channels are tokens
+_TRAINING_PAIR = 100
+# bytes of the activations of one channel of one window in evaluation
+_EVALUATION_BYTES = 56_000
+# bytes in evaluation that each other channel adds if channels are tokens
+_EVALUATION_PAIR = 40
 # shown of a value in an error message
 _SHOWN = 80
 
@@ -55,14 +59,22 @@ def most_windows(channels: int, *, training: bool, mixed: bool = False) -> int:
 
     `mixed` is for models whose tokens are channels: each attends to each.
     """
-    own, pair = (_TRAINING_BYTES, _TRAINING_PAIR) if training else (_EVALUATION_BYTES, _EVALUATION_PAIR)
-    return max(1, memory_budget() // (channels * (own + (pair * channels if mixed else 0))))
+    per_channel = _TRAINING_BYTES if training else _EVALUATION_BYTES
+    if mixed:
+        per_channel += channels * (_TRAINING_PAIR if training else _EVALUATION_PAIR)
+    return max(1, memory_budget() // (channels * per_channel))
 
 
 def shorten(value: object) -> str:
     """The value as in Python, at most 80 characters of it."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+
+
+def list_first(texts: Sequence[str], count: int) -> str:
+    """The first of several texts with commas between them, and an ellipsis if there are more."""
+    listed = ", ".join(texts[:count])
+    return f"{listed} …" if len(texts) > count else listed
 
 
 def check_sizes(settings: Mapping[str, Any], tensors: Mapping[str, Any], where: object) -> None:

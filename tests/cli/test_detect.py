@@ -92,7 +92,8 @@ def test_detect_writes_a_table_a_picture_and_a_reusable_model(tmp_path):
     assert "average precision on anomalies injected into held-out rows: " in text
     assert "against the labels: precision" in text
     assert re.search(r"result \d\.\d+ .* pca \d\.\d+ ", text)
-    found, events = pd.read_csv(out, keep_default_na=False), pd.read_csv(tmp_path / "found-events.csv")
+    found = pd.read_csv(out, keep_default_na=False)
+    events = pd.read_csv(tmp_path / "found-events.csv")
     assert list(found.columns) == ["date", "score", "anomaly", "event", "why"]
     assert found["score"].argmax() in (60, 61)
     assert found["why"][60] == events["why"][0]
@@ -340,7 +341,9 @@ def test_classify_names_classes_with_one_case(tmp_path):
 
 
 def test_detect_with_a_model_without_a_network_asks_for_no_time(tmp_path):
-    data, model, out = write(sensors(), tmp_path / "own.csv"), tmp_path / "m.toa", tmp_path / "o.csv"
+    data = write(sensors(), tmp_path / "own.csv")
+    model = tmp_path / "m.toa"
+    out = tmp_path / "o.csv"
     code, text = call("detect", data, "--save", model, "--out", out, "--effort", "least", "--device", "cpu")
     assert (code, "no network: --effort is too low for this table." in text) == (0, True), text
     code, text = call("detect", data, "--model", model, "--out", out)
@@ -394,7 +397,8 @@ def test_classify_checks_the_test_file_before_training(tmp_path, monkeypatch):
     rows = pd.DataFrame(
         [{"case": i, "step": s, "v": 1.0 * s, "w": 2.0, "k": i % 2} for i in range(4) for s in range(5)]
     )
-    long, less = write(rows, tmp_path / "long.csv"), write(rows.drop(columns="w"), tmp_path / "less.csv")
+    long = write(rows, tmp_path / "long.csv")
+    less = write(rows.drop(columns="w"), tmp_path / "less.csv")
     code, text = call("classify", long, "--id", "case", "--time", "step", "--label", "k", "--test", less)
     assert code == 2
     assert "--test must have the columns of fit, 'v', 'w', got no 'w'" in text
@@ -408,7 +412,8 @@ def test_classify_checks_the_test_file_before_training(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("default:1 of 1")
 def test_a_longer_test_case_can_be_classified(tmp_path):
     longer = pd.DataFrame(np.sin(0.5 * np.arange(14))[None]).assign(kind="slow")
-    train, test = write(cases(), tmp_path / "train.csv"), write(longer, tmp_path / "test.csv")
+    train = write(cases(), tmp_path / "train.csv")
+    test = write(longer, tmp_path / "test.csv")
     words = ("--label", "kind", "--test", test, "--out", tmp_path / "p.csv", *SMALL)
     code, text = call("classify", train, *words)
     assert code == 0, text
@@ -426,7 +431,8 @@ def test_classify_exits_with_one_line_on_wrong_options(tmp_path, name):
 
 def test_a_column_that_the_detector_does_not_have_is_named_and_not_used(tmp_path):
     model = tmp_path / "m.toa"
-    first, more = write(sensors(), tmp_path / "a.csv"), write(sensors(wind=1.0), tmp_path / "b.csv")
+    first = write(sensors(), tmp_path / "a.csv")
+    more = write(sensors(wind=1.0), tmp_path / "b.csv")
     assert call("detect", first, "--save", model, "--out", tmp_path / "c.csv", *SMALL)[0] == 0
     code, text = call("detect", more, "--model", model, "--out", tmp_path / "d.csv")
     assert code == 0, text
@@ -454,7 +460,8 @@ def test_a_stopped_classifier_leaves_its_best_model(tmp_path, monkeypatch):
     rows = cases(40)
     # without an error of the other members no network would be trained
     rows.loc[3, "kind"] = "slow"
-    table, model = write(rows, tmp_path / "own.csv"), tmp_path / "m.toa"
+    table = write(rows, tmp_path / "own.csv")
+    model = tmp_path / "m.toa"
     code, text = call("classify", table, "--label", "kind", "--save", model, "--epochs", "50", "--device", "cpu")
     assert code == 130
     assert "stopped after" in text

@@ -1,4 +1,5 @@
 import re
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -32,7 +33,8 @@ def table(tmp_path):
 @pytest.mark.usefixtures("pictures")
 def test_one_command_writes_a_forecast_with_intervals_and_a_picture(table, tmp_path) -> None:
     out = tmp_path / "out" / "next.csv"
-    code, text = call(table, "--horizon", 6, "--out", out, "--quantile", 0.1, "--test", 0.2, *QUICK, "--epochs", "8")
+    options = (*QUICK, "--epochs", "8", "--effort", "thorough")
+    code, text = call(table, "--horizon", 6, "--out", out, "--quantile", 0.1, "--test", 0.2, *options)
     assert code == 0, text
     found = pd.read_csv(out)
     assert list(found.columns) == [
@@ -48,7 +50,8 @@ def test_one_command_writes_a_forecast_with_intervals_and_a_picture(table, tmp_p
     assert "pinball loss on held-out rows" in text
     assert "last 20% of the rows, 43 forecasts: MSE" in text
     assert "of values within the 80% interval; MAE load" in text
-    seen = Forecaster(6, interval=0.8, quantiles=[0.1], backbone="dlinear", lookback=24, epochs=8, device="cpu")
+    settings: Any = {"backbone": "dlinear", "lookback": 24, "epochs": 8, "effort": "thorough", "device": "cpu"}
+    seen = Forecaster(6, interval=0.8, quantiles=[0.1], **settings)
     own = seen.fit(wide()[:192]).weights_
     assert "weights: " in text
     weights = text.split("weights in the test, fitted without its rows: ")[1]

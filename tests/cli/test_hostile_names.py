@@ -89,7 +89,8 @@ def test_a_failed_table_keeps_the_model(tmp_path, monkeypatch):
         raise OSError("no space")
 
     monkeypatch.setattr("toa.data.formats.write_frame", fail)
-    path, model = write(tmp_path / "a.csv", "x"), tmp_path / "m.toa"
+    path = write(tmp_path / "a.csv", "x")
+    model = tmp_path / "m.toa"
     result = call("forecast", path, "--horizon", 2, "--lookback", 4, "--epochs", 1, "--save", model)
     assert result.exit_code == 2
     assert model.is_file()

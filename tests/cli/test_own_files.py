@@ -78,7 +78,8 @@ def test_local_times_with_summer_time_need_their_zone(tmp_path) -> None:
 
 @pytest.mark.parametrize("ending", ["parquet", "feather", "xlsx", "jsonl"])
 def test_other_formats_have_the_forecast_of_the_csv_file(ending, tmp_path) -> None:
-    frame, path = table(MONTHS), tmp_path / f"a.{ending}"
+    frame = table(MONTHS)
+    path = tmp_path / f"a.{ending}"
     frame.to_csv(tmp_path / "a.csv", index=False)
     write = {"parquet": frame.to_parquet, "feather": frame.to_feather, "xlsx": lambda p: frame.to_excel(p, index=False)}
     write.get(ending, lambda p: frame.to_json(p, orient="records", lines=True, date_format="iso"))(path)

@@ -281,7 +281,8 @@ def test_no_events_have_the_columns_of_events():
     table = daily(200)
     spiked = table.assign(y=table["y"].where(table.index != 150, 90.0))
     own = AnomalyDetector(model="pca", window=8, device="cpu").fit(pl.from_pandas(table))
-    some, none = own.events(pl.from_pandas(spiked)), own.events(pl.from_pandas(table)).head(0)
+    some = own.events(pl.from_pandas(spiked))
+    none = own.events(pl.from_pandas(table)).head(0)
     empty = own.events(pl.from_pandas(table.assign(y=0.0)))
     assert len(some) > 0
     assert len(empty) == 0

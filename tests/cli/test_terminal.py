@@ -95,7 +95,8 @@ def test_the_command_line_loads_heavy_packages_only_on_use():
 
 def test_a_progress_bar_shows_the_time_left(monkeypatch):
     """Four of ten epochs took eight seconds, so twelve are left."""
-    now, shown = 0.0, io.StringIO()
+    now = 0.0
+    shown = io.StringIO()
     console = Console(file=shown, width=200, get_time=lambda: now)
     monkeypatch.setattr("toa._console.make_console", lambda: console)
     with show_epochs("fit") as observe:

@@ -32,7 +32,7 @@ def save(path, array):
 
 
 @pytest.fixture
-def own(tmp_path):
+def files(tmp_path):
     return {
         "dataset": save(tmp_path / "train.npy", TRAIN),
         "test_file": save(tmp_path / "test.npy", TEST),
@@ -58,10 +58,11 @@ def test_only_files_their_maker_serves_have_a_url():
         _ = ANOMALY_SETS["msl"]
 
 
-def test_train_statistics_scale_both_series(own):
-    data = load_anomaly(str(own.pop("dataset")), length=20, **own)
+def test_train_statistics_scale_both_series(files):
+    data = load_anomaly(str(files.pop("dataset")), length=20, **files)
     assert (data.name, data.spec) == ("train.npy", None)
-    mean, std = TRAIN.mean(0), TRAIN.std(0)
+    mean = TRAIN.mean(0)
+    std = TRAIN.std(0)
     np.testing.assert_allclose(data.train.numpy(), (TRAIN - mean) / std, atol=1e-6)
     np.testing.assert_allclose(data.test.numpy(), (TEST - mean) / std, atol=1e-6)
     assert data.train.dtype == torch.float32
@@ -99,7 +100,8 @@ def test_labels_may_be_flags_numbers_or_a_last_column(tmp_path):
 def test_the_first_complete_layout_is_read_and_checked(home, monkeypatch):
     folder = home / "data"
     spec = replace(ANOMALY_SETS["SMD-machine-1-1"], train_rows=60, test_rows=50, channels=3, label_ratio=0.08)
-    arrays, texts = spec.layouts[0], tuple(replace(file, git_id=None, sha256=None) for file in spec.layouts[1])
+    arrays = spec.layouts[0]
+    texts = tuple(replace(file, git_id=None, sha256=None) for file in spec.layouts[1])
     spec = replace(spec, layouts=(arrays, texts))
     for file, values in zip(texts, (TRAIN, TEST, LABELS.astype(int)), strict=True):
         rows = values if values.ndim == 2 else values[:, None]
@@ -151,8 +153,8 @@ def test_windows_follow_the_stride_and_may_reach_the_end():
     assert SeriesWindows(series, 11, whole=True).starts.tolist() == [0]
 
 
-def with_own(own, **changes: Any) -> dict[str, Any]:
-    return {**own, "length": 20, **changes}
+def with_own(files, **changes: Any) -> dict[str, Any]:
+    return {**files, "length": 20, **changes}
 
 
 @pytest.mark.parametrize(
@@ -174,53 +176,53 @@ def with_own(own, **changes: Any) -> dict[str, Any]:
     ],
     ids=lambda value: None if isinstance(value, tuple) else next(iter(value)),
 )
-def test_bad_files_are_rejected(own, change, parts):
+def test_bad_files_are_rejected(files, change, parts):
     for name, value in change.items():
         if isinstance(value, np.ndarray):
-            np.save(own[name], value)
+            np.save(files[name], value)
         else:
-            own[name] = value
+            files[name] = value
     with pytest.raises(ValueError, match=message(*parts)):
-        load_anomaly(**with_own(own))
+        load_anomaly(**with_own(files))
 
 
-def test_bad_bytes_are_rejected(own, tmp_path):
-    np.save(own["dataset"], np.array([{}], dtype=object), allow_pickle=True)
+def test_bad_bytes_are_rejected(files, tmp_path):
+    np.save(files["dataset"], np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match=message("must be an unpickled .npy array")):
-        load_anomaly(**with_own(own))
-    own["dataset"].write_bytes(b"")
+        load_anomaly(**with_own(files))
+    files["dataset"].write_bytes(b"")
     with pytest.raises(ValueError, match=message("must hold an array, got an empty file")):
-        load_anomaly(**with_own(own))
-    own["dataset"].write_bytes(b"not an array")
+        load_anomaly(**with_own(files))
+    files["dataset"].write_bytes(b"not an array")
     with pytest.raises(ValueError, match=message("must be an unpickled .npy array")):
-        load_anomaly(**with_own(own))
+        load_anomaly(**with_own(files))
     broken = tmp_path / "train.npy.gz"
     broken.write_bytes(gzip.compress(b"x" * 1000)[:20])
     with pytest.raises(ValueError, match=message("must be complete gzip data")):
-        load_anomaly(**with_own(own, dataset=broken))
+        load_anomaly(**with_own(files, dataset=broken))
     with pytest.raises(ValueError, match=message("must hold a table, got an empty file")):
-        load_anomaly(**with_own(own, dataset=write_text(tmp_path / "empty.csv", "")))
+        load_anomaly(**with_own(files, dataset=write_text(tmp_path / "empty.csv", "")))
     with pytest.raises(ValueError, match=message("must end in .npy, .csv, .txt", "'train.pkl'")):
-        load_anomaly(**with_own(own, dataset=write_text(tmp_path / "train.pkl", "x")))
+        load_anomaly(**with_own(files, dataset=write_text(tmp_path / "train.pkl", "x")))
     with pytest.raises(FileNotFoundError, match=message("No such file", "none.npy")):
-        load_anomaly(**with_own(own, dataset=tmp_path / "none.npy"))
+        load_anomaly(**with_own(files, dataset=tmp_path / "none.npy"))
 
 
-def test_names_and_files_do_not_mix(own):
+def test_names_and_files_do_not_mix(files):
     with pytest.raises(ValueError, match=message("test_file goes with a train file", "'MSL'; leave it out")):
-        load_anomaly(**with_own(own, dataset="MSL"))
+        load_anomaly(**with_own(files, dataset="MSL"))
     with pytest.raises(ValueError, match=message("unknown anomaly set 'MLS'; known: PSM, MSL")):
         load_anomaly("MLS", length=20)
 
 
-def test_labels_may_be_the_last_column_of_user_files(own, tmp_path):
+def test_labels_may_be_the_last_column_of_user_files(files, tmp_path):
     train = write_csv(tmp_path / "train.csv", np.column_stack((TRAIN, np.zeros(60))))
     test = write_csv(tmp_path / "test.csv", np.column_stack((TEST, LABELS)))
     data = load_anomaly(train, length=20, test_file=test, index_column=True, label_column=True)
     assert data.train.shape == (60, 3)
     assert np.array_equal(data.labels, LABELS)
     with pytest.raises(ValueError, match=message("label_file goes with", "beside label_column=True; leave it out")):
-        load_anomaly(train, length=20, test_file=test, label_file=own["label_file"], label_column=True)
+        load_anomaly(train, length=20, test_file=test, label_file=files["label_file"], label_column=True)
     with pytest.raises(ValueError, match=message("label_column goes with a train file", "'MSL'")):
         load_anomaly("MSL", length=20, label_column=True)
 

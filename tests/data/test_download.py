@@ -76,7 +76,8 @@ def test_an_interrupted_download_resumes_at_the_next_call(home, web, spec):
 
 
 def test_a_server_without_ranges_is_asked_again_from_the_start(home, web, spec):
-    web.ranges, web.drops = False, [1000]
+    web.ranges = False
+    web.drops = [1000]
     assert fetch(spec, home / "data").read_bytes() == web.content
     assert web.asked == [None, "bytes=1000-"]
 
@@ -90,13 +91,15 @@ def test_a_part_as_long_as_the_file_or_longer_is_thrown_away(home, web, spec, ex
 
 
 def test_a_server_that_answers_another_range_is_asked_again_from_the_start(home, web, spec):
-    web.shift, web.drops = 3, [1000]
+    web.shift = 3
+    web.drops = [1000]
     assert fetch(spec, home / "data").read_bytes() == web.content
     assert web.asked == [None, "bytes=1000-", None]
 
 
 def test_wrong_bytes_are_rejected_and_deleted(home, web, spec):
-    true, web.content = web.content, b"x" * len(web.content)
+    true = web.content
+    web.content = b"x" * len(web.content)
     with pytest.raises(ChecksumError, match=message("'Small' must have sha256", spec.sha256, web.url, spec.source)):
         fetch(spec, home / "data")
     assert list((home / "data/small").iterdir()) == []

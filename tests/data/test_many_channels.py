@@ -87,7 +87,8 @@ def test_large_values_are_clipped_after_scaling_by_the_train_rows(tmp_path, monk
     table = values()
     table[100, 0] = 1e4
     options = small_set(tmp_path, monkeypatch, table)
-    free, clipped = load_forecast(**options), load_forecast(**options, clip=3.0)
+    free = load_forecast(**options)
+    clipped = load_forecast(**options, clip=3.0)
     assert clipped.scaler.mean == pytest.approx(free.scaler.mean)
     test = torch.arange(len(free.test))
     raw, cut = free.test.batch(test).y, clipped.test.batch(test).y

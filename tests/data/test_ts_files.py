@@ -8,7 +8,10 @@ from tests.support import message
 from toa.data import read_ts
 
 HEADER = "#about\n@problemName toy\n@univariate false\n@equalLength {equal}\n@classLabel true a b\n@data\n"
-EQUAL, UNEQUAL = HEADER.format(equal="true"), HEADER.format(equal="false")
+# header of cases of one length
+EQUAL = HEADER.format(equal="true")
+# header of cases of several lengths
+UNEQUAL = HEADER.format(equal="false")
 
 
 def write(path: Path, text: str) -> Path:

@@ -39,7 +39,8 @@ def problems(draw):
 @given(problem=problems(), marked=st.booleans())
 def test_a_batch_equals_slicing_window_by_window(problem, marked):
     rows, channels, segment, lookback, horizon, count, index = problem
-    table, marks = values(rows, channels), values(rows, 2, seed=1) if marked else None
+    table = values(rows, channels)
+    marks = values(rows, 2, seed=1) if marked else None
     windows = Windows(table, marks, segment, lookback, horizon)
     assert len(windows) == count
     batch = windows.batch(torch.tensor(index, dtype=torch.int64))

@@ -192,7 +192,7 @@ def test_wrong_folders_and_models_are_refused_before_work(folder, model, tmp_pat
 
 
 def test_the_command_trains_on_a_sample_and_forecasts_the_folder(folder, tmp_path):
-    words = ["forecast", folder, "--id", "shop", "--time", "day", "--value", "sales", "--time-limit", 1e-9]
+    words = ["forecast", folder, "--id", "shop", "--time", "day", "--value", "sales", "--effort", "least"]
     code, text = call(*words, "--horizon", 6, "--out", tmp_path / "out", "--save", tmp_path / "m.toa")
     assert code == 0, text
     assert "trained on 30 series" in text

@@ -124,12 +124,15 @@ def _verified(spec: Any, paths: Sequence[Path], data_dir: Path | None) -> str:
     status = "none recorded to compare with"
     if isinstance(spec, DatasetSpec):
         (path,) = paths
-        sums, known = [verify(path, spec)], [spec.sha256]
+        sums = [verify(path, spec)]
+        known = [spec.sha256]
         rows, channels = read_dataset(spec, path).values[0].shape
         shape = f"{rows} x {channels}"
     elif isinstance(spec, ClassificationSpec):
         train, test = read_classification(spec, paths)
-        path, sums, known = paths[0], [checksum(file) for file in paths], [*spec.sha256] or [None]
+        path = paths[0]
+        sums = [checksum(file) for file in paths]
+        known = [*spec.sha256] or [None]
         # copies of the archive differ in bytes, so another checksum is not an error
         status = "differs from the recorded copy" if spec.sha256 else status
         known = known if sums == known else [None]
@@ -137,7 +140,8 @@ def _verified(spec: Any, paths: Sequence[Path], data_dir: Path | None) -> str:
     else:
         files, paths = locate_anomaly(spec, data_dir)
         sums = [verify(path, file) for path, file in zip(paths, files, strict=True)]
-        path, known = paths[0].parent, [file.sha256 or file.git_id for file in files]
+        path = paths[0].parent
+        known = [file.sha256 or file.git_id for file in files]
         series = read_anomaly(spec, files, paths)
         shape = f"{len(series.train)} + {len(series.test)} x {series.train.shape[1]}"
     status = "as recorded" if None not in known else status

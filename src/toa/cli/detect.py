@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,73 +66,129 @@ def detect(
     toa detect today.csv --train last-month.csv --threshold budget --alarms-per-day 2 --min-length 3 --cool-down 12
     """
     # by name; `fitted` uses those that the estimator has
-    options = dict(locals())
-    if model is not None and train is not None:
-        raise ValueError("--train cannot be combined with --model, which is trained already; leave one out.")
-    terminal.check_files(data, model, train)
-    terminal.check_share("--contamination", contamination)
-    if model is None:
-        _check_numbers(threshold or "quantile", contamination, alarms_per_day)
-    options["events"] = events or out.with_name(re.sub(r"((\.\w+)?(\.gz)?)$", r"-events\1", out.name, count=1))
-    terminal.check_results(options, "out", "events")
+    options: dict[str, Any] = {
+        "data": data,
+        "train": train,
+        "model": model,
+        "save": save,
+        "out": out,
+        "events": events,
+        "picture": picture,
+        "page": page,
+        "id": id,
+        "time": time,
+        "values": values,
+        "label": label,
+        "method": method,
+        "threshold": threshold,
+        "contamination": contamination,
+        "alarms_per_day": alarms_per_day,
+        "min_length": min_length,
+        "cool_down": cool_down,
+        "window": window,
+        "missing": missing,
+        "day_first": day_first,
+        "time_zone": time_zone,
+        "decimal": decimal,
+        "sheet": sheet,
+        "effort": effort,
+        "time_limit": time_limit,
+        "backbone": backbone,
+        "attention": attention,
+        "epochs": epochs,
+        "seed": seed,
+        "device": device,
+    }
+    _check_options(options)
 
     from toa.estimators import AnomalyDetector
     from toa.estimators.detector import MODELS
-    from toa.report.figures import draw_alarms
 
     if method is not None:
         check_choice("--method", method, MODELS)
-    frame = terminal.read_data(data, options)
+    source = frame = terminal.read_data(data, options)
     labels = _take_labels(frame, label, data)
-    given = frame
     _check_names(frame, (id, time), data)
-    normal = None if model is not None else frame if train is None else terminal.read_data(train, options)
-    if normal is not None and train is not None and label in normal.columns:
-        normal = normal.drop(columns=label)
-    if normal is not None and train is not None:
-        _check_rows(frame, normal, options)
+    normal = _normal_rows(frame, options) if model is None else None
     with terminal.naming("data", "data" if train is None else "--train"):
         detector = terminal.fitted(AnomalyDetector, options, normal)
     if model is not None:
         frame = terminal.without_extra_columns(frame, detector)
-    rows, found = detector.alarms(frame)
+    rows, merged = detector.alarms(frame)
     console = make_console()
-    for line in _summary(rows, found, detector, trained=model is None):
+    for line in _summary(rows, merged, detector, trained=model is None):
         console.print(line, soft_wrap=True)
     if normal is frame:
         console.print("fitted to the searched rows; --train gives normal rows, which is more exact.", soft_wrap=True)
-    if len(found):
-        console.print(make_table(_event_rows(found, detector.id), left=9))
+    if len(merged):
+        console.print(make_table(_event_rows(merged, detector.id), left=9))
     if labels is not None:
         _print_evaluation(console, detector, frame, rows, labels)
+    draw = partial(_draw, detector, frame, rows, merged, labels, data.name)
+    tables = {"out": rows, "events": merged}
+    title = f"{data.name}: events"
+    terminal.write_results(options, tables, draw, detector, frame, source=source, y=labels, title=title)
 
-    def draw() -> tuple[Any, str]:
-        results = ("score", "anomaly", "event", "why", detector.id)
-        figure, series = draw_alarms(
-            frame,
-            rows,
-            found,
-            detector.columns_,
-            threshold=detector.threshold_,
-            id=detector.id,
-            time=next((name for name in rows if name not in results), None),
-            labels=labels,
-            title=f"{data.name}: events in red" + ("" if labels is None else ", known anomalies in grey"),
-        )
-        return figure, f" (4 of {series} series)" if series > 4 else ""
 
-    tables, title = {"out": rows, "events": found}, f"{data.name}: events"
-    terminal.write_results(options, tables, draw, detector, frame, given=given, y=labels, title=title)
+def _check_options(options: dict[str, Any]) -> None:
+    """Raise ValueError for options that contradict each other, and check the files that are read and written.
+
+    The file of the events is by default beside that of the rows.
+    """
+    model, train, out = (options[name] for name in ("model", "train", "out"))
+    if model is not None and train is not None:
+        raise ValueError("--train cannot be combined with --model, which is trained already; leave one out.")
+    terminal.check_files(options["data"], model, train)
+    terminal.check_share("--contamination", options["contamination"])
+    if model is None:
+        _check_numbers(options["threshold"] or "quantile", options["contamination"], options["alarms_per_day"])
+    beside = out.with_name(re.sub(r"((\.\w+)?(\.gz)?)$", r"-events\1", out.name, count=1))
+    options["events"] = options["events"] or beside
+    terminal.check_results(options, "out", "events")
+
+
+def _normal_rows(frame: "pd.DataFrame", options: dict[str, Any]) -> "pd.DataFrame":
+    """The rows to train on: those of --train, or else the searched ones."""
+    if options["train"] is None:
+        return frame
+    normal = terminal.read_data(options["train"], options)
+    if options["label"] in normal.columns:
+        normal = normal.drop(columns=options["label"])
+    _check_rows(frame, normal, options)
+    return normal
+
+
+def _draw(
+    detector: Any, frame: "pd.DataFrame", rows: "pd.DataFrame", events: "pd.DataFrame", labels: Any, name: str
+) -> tuple[Any, str]:
+    from toa.report.figures import draw_alarms
+
+    results = ("score", "anomaly", "event", "why", detector.id)
+    figure, series = draw_alarms(
+        frame,
+        rows,
+        events,
+        detector.columns_,
+        threshold=detector.threshold_,
+        id=detector.id,
+        time=next((column for column in rows if column not in results), None),
+        labels=labels,
+        title=f"{name}: events in red" + ("" if labels is None else ", known anomalies in grey"),
+    )
+    return figure, f" (4 of {series} series)" if series > 4 else ""
 
 
 def _check_numbers(rule: str, contamination: float | None, alarms_per_day: float | None) -> None:
     """Raise ValueError for a number that the rule does not use, before heavy imports."""
-    name, value, other = "alarms-per-day", alarms_per_day, "budget"
     if rule == "budget":
-        name, value, other = "contamination", contamination, "quantile"
+        unused, value, other_rule = "contamination", contamination, "quantile"
+    else:
+        unused, value, other_rule = "alarms-per-day", alarms_per_day, "budget"
     if value is not None:
-        text = f"--{name} must be left out with --threshold {rule}, which does not use it, got {value:g}; leave it out"
-        raise ValueError(f"{text}, or give --threshold {other}.")
+        raise ValueError(
+            f"--{unused} must be left out with --threshold {rule}, which does not use it, got {value:g}; leave it out, "
+            f"or give --threshold {other_rule}."
+        )
 
 
 def _take_labels(frame: "pd.DataFrame", label: str | None, path: Path) -> "np.ndarray | None":
@@ -161,13 +218,13 @@ def _check_rows(frame: "pd.DataFrame", normal: "pd.DataFrame", options: dict[str
     reading: Any = {name: options[name] or None for name in ("id", "time", "values")}
     reading |= {"missing": options["missing"] or "error"}
     reading |= {name: options[name] for name in ("day_first", "time_zone")}
-    known = read_panel(normal, name="--train", **reading)
-    window = choose_window(options["window"], max(known.lengths))
-    given = read_panel(frame, usual_freq=known.freq, **reading)
-    columns = zip(given.columns, np.concatenate(given.values).T, strict=True)
-    new = [name for name, values in columns if name not in known.columns and np.isin(values, (0, 1)).all()]
+    trained = read_panel(normal, name="--train", **reading)
+    window = choose_window(options["window"], max(trained.lengths))
+    searched = read_panel(frame, usual_freq=trained.freq, **reading)
+    columns = zip(searched.columns, np.concatenate(searched.values).T, strict=True)
+    new = [name for name, values in columns if name not in trained.columns and np.isin(values, (0, 1)).all()]
     try:
-        panel = match_panel(given, known.columns, known.ids if options["id"] else None)
+        panel = match_panel(searched, trained.columns, trained.ids if options["id"] else None)
     except ValueError as error:
         hint = f"; if {new[0]!r} marks known anomalies, give --label {shlex.quote(new[0])}." if new else "."
         raise ValueError(str(error).removesuffix(".") + hint) from None
@@ -187,13 +244,15 @@ def _check_names(frame: "pd.DataFrame", used: tuple[str | None, ...], path: Path
 
 def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any, *, trained: bool) -> list[str]:
     """The methods, and the numbers of flagged rows and events."""
-    flagged, channels = int(rows["anomaly"].sum()), detector.columns_
+    flagged = int(rows["anomaly"].sum())
+    channels = detector.columns_
     more = f" and {len(channels) - _LISTED} more" if len(channels) > _LISTED else ""
     network = detector.architecture_["backbone"]
     by_windows = network is not None or detector.choice_ is not None
     reach = ": a strong event may also raise the scores of as many rows before and after it" if by_windows else ""
     # if the rows drift, the threshold, which held-out rows set, can lie above every score
-    share, place = rows["score"].max() / (detector.threshold_ or 1.0), int(rows["score"].argmax()) + 1
+    share = rows["score"].max() / (detector.threshold_ or 1.0)
+    place = int(rows["score"].argmax()) + 1
     highest = "" if flagged else f" The highest score is {share:.2f} times the threshold, at data row {place}."
     lines = [
         f"channels: {', '.join(channels[:_LISTED])}{more}.",
@@ -205,9 +264,9 @@ def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any, *, tra
         return [*lines, f"method: {detector.model}{f', {network}' if network else ''}."]
     names = [f"{name} ({network})" if name == "toa" else name for name in detector.weights_]
     lines.append(f"mean of: {', '.join(names)}.")
-    found = detector.choice_.precision
-    if found:
-        shown = ", ".join(f"{name} {value:.3f}" for name, value in sorted(found.items(), key=lambda pair: -pair[1]))
+    precision = detector.choice_.precision
+    if precision:
+        shown = ", ".join(f"{name} {value:.3f}" for name, value in sorted(precision.items(), key=lambda pair: -pair[1]))
         lines.append(f"average precision on anomalies injected into held-out rows: {shown}.")
     if network is None:
         if not trained:
@@ -261,15 +320,15 @@ def _print_evaluation(
     }
     # buffers around anomalies must not reach into another series
     series = [np.arange(len(rows))] if detector.id is None else list(rows.groupby(detector.id).indices.values())
-    known = [own for own in series if undefined(labels[own]) is None]
-    title = "VUS-PR" if detector.id is None else f"VUS-PR, mean of {len(known)} series"
+    labelled = [places for places in series if undefined(labels[places]) is None]
+    title = "VUS-PR" if detector.id is None else f"VUS-PR, mean of {len(labelled)} series"
     table: list[tuple[str, ...]] = [("method", title, "average precision")]
     for name, score in scores.items():
         surfaces = [
-            vus_metrics(labels[own], score.to_numpy()[own], max_buffer=detector.window_, rules="tsb-ad")["vus_pr"]
-            for own in known
+            vus_metrics(labels[places], score.to_numpy()[places], max_buffer=detector.window_, rules="tsb-ad")["vus_pr"]
+            for places in labelled
         ]
-        found = [value for value in surfaces if value is not None]
+        defined = [value for value in surfaces if value is not None]
         precision = average_precision_score(labels, score)
-        table.append((name, f"{np.mean(found):.3f}" if found else "-", f"{precision:.3f}"))
+        table.append((name, f"{np.mean(defined):.3f}" if defined else "-", f"{precision:.3f}"))
     console.print(make_table(table))

@@ -29,7 +29,12 @@ VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
 )
-OK, FAILED, ABSENT = "ok", "failed", "cannot run here"
+# states of a check: it passed
+OK = "ok"
+# it ran and did not pass
+FAILED = "failed"
+# what it checks is not installed or has no device
+ABSENT = "cannot run here"
 
 # largest error of a float32 backend against the formula in float64, over 1 + the largest value
 _TOLERANCE = 1e-4
@@ -244,7 +249,8 @@ def _data(data_dir: Path | None) -> Facts:
     from toa.cli.data import find_datasets
     from toa.data import data_folders
 
-    folders, datasets = data_folders(data_dir), find_datasets(data_dir)
+    folders = data_folders(data_dir)
+    datasets = find_datasets(data_dir)
     found: Facts = {_short(folder): [] if folder.is_dir() else "no such folder" for folder in folders}
     for name, paths in datasets.items():
         if paths:

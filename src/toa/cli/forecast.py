@@ -10,7 +10,7 @@ from toa._console import make_console, make_table
 from toa.cli import terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
     from rich.console import Console
@@ -80,7 +80,47 @@ def forecast(
     toa forecast sales/ --horizon 14 --id shop --time day --value sales --executor ray --out forecasts/
     """
     # by name; `fitted` uses those that the estimator has
-    options = dict(locals())
+    options: dict[str, Any] = {
+        "data": data,
+        "horizon": horizon,
+        "out": out,
+        "picture": picture,
+        "page": page,
+        "model": model,
+        "save": save,
+        "id": id,
+        "time": time,
+        "values": values,
+        "interval": interval,
+        "quantiles": quantiles,
+        "covariates": covariates,
+        "past_covariates": past_covariates,
+        "static": static,
+        "holidays": holidays,
+        "future": future,
+        "calendar": calendar,
+        "freq": freq,
+        "missing": missing,
+        "day_first": day_first,
+        "time_zone": time_zone,
+        "decimal": decimal,
+        "sheet": sheet,
+        "test": test,
+        "season": season,
+        "effort": effort,
+        "time_limit": time_limit,
+        "network_only": network_only,
+        "lookback": lookback,
+        "backbone": backbone,
+        "attention": attention,
+        "epochs": epochs,
+        "seed": seed,
+        "seeds": seeds,
+        "device": device,
+        "executor": executor,
+        "workers": workers,
+        "address": address,
+    }
     if model is None:
         options["interval"] = _INTERVAL if interval is None else interval or None
     if data.is_dir():
@@ -92,17 +132,11 @@ def forecast(
 
     from toa.estimators import Forecaster
 
-    given = frame = terminal.read_data(data, options)
+    source = frame = terminal.read_data(data, options)
     covariate_table = None if future is None else terminal.read_data(future, options)
-    for name in (covariates or ()) if model is None else ():
-        if covariate_table is not None and name in frame and name not in covariate_table:
-            found = f"no such column in {future}; add it"
-            raise ValueError(f"--future must have the covariate {name!r} of the forecast steps, got {found}.")
-
-    def check(made: Forecaster) -> None:
-        if covariate_table is not None:
-            made.check_future(frame, covariate_table)
-
+    if model is None and covariate_table is not None:
+        _check_covariates(covariates or (), frame, covariate_table, future)
+    check = None if covariate_table is None else partial(_check_future, frame, covariate_table)
     tested = trial = None
     if test is not None and model is None:
         trial = terminal.fitted(Forecaster, options | {"save": None}, frame, test=test, check=check)
@@ -115,23 +149,49 @@ def forecast(
         frame = terminal.without_extra_columns(frame, forecaster, *forecaster.inputs)
     # fit has just read this frame and kept its end
     again = None if model is None else frame
-    found = forecaster.predict(again, future=covariate_table, horizon=horizon)
+    forecasts = forecaster.predict(again, future=covariate_table, horizon=horizon)
     naive = forecaster.predict_baseline("seasonal naive", again, horizon=horizon)
     console = make_console()
-    for line in _summary(forecaster, frame, found, trained=model is None):
+    for line in _summary(forecaster, frame, forecasts, trained=model is None):
         console.print(line, soft_wrap=True)
     if test is not None:
-        if tested is None:
-            tested = forecaster.backtest(frame, test_size=test)
-            console.print("if the model was fitted to the tested rows, their errors are too low.", soft_wrap=True)
-        if trial is not None and trial.weights_ != forecaster.weights_:
-            shown = f"weights in the test, fitted without its rows: {_weights(trial)}."
-            console.print(shown, soft_wrap=True)
-        _print_evaluation(console, forecaster, tested, test)
+        tested = _print_test(console, forecaster, frame, test, tested, trial)
     title = f"{data.name}: forecast"
     how: Any = {"future": covariate_table, "horizon": horizon, "tested": tested, "title": title}
-    draw = partial(_draw, forecaster, frame, found, naive, title)
-    terminal.write_results(options, {"out": found}, draw, forecaster, frame, given=given, **how)
+    draw = partial(_draw, forecaster, frame, forecasts, naive, title)
+    terminal.write_results(options, {"out": forecasts}, draw, forecaster, frame, source=source, **how)
+
+
+def _check_covariates(
+    covariates: "Sequence[str]", frame: "pd.DataFrame", table: "pd.DataFrame", future: Path | None
+) -> None:
+    """Raise ValueError if the table of --future lacks a covariate of the data."""
+    for name in covariates:
+        if name in frame and name not in table:
+            remedy = f"no such column in {future}; add it"
+            raise ValueError(f"--future must have the covariate {name!r} of the forecast steps, got {remedy}.")
+
+
+def _check_future(frame: "pd.DataFrame", table: "pd.DataFrame", forecaster: "Forecaster") -> None:
+    forecaster.check_future(frame, table)
+
+
+def _print_test(
+    console: "Console",
+    forecaster: "Forecaster",
+    frame: "pd.DataFrame",
+    share: float,
+    tested: "Backtest | None",
+    trial: "Forecaster | None",
+) -> "Backtest":
+    """Print the errors on the last rows; `trial` is the forecaster that was fitted without them, if there is one."""
+    if tested is None:
+        tested = forecaster.backtest(frame, test_size=share)
+        console.print("if the model was fitted to the tested rows, their errors are too low.", soft_wrap=True)
+    if trial is not None and trial.weights_ != forecaster.weights_:
+        console.print(f"weights in the test, fitted without its rows: {_weights(trial)}.", soft_wrap=True)
+    _print_evaluation(console, forecaster, tested, share)
+    return tested
 
 
 def _forecast_folder(options: "Mapping[str, Any]") -> None:
@@ -168,49 +228,49 @@ def _forecast_folder(options: "Mapping[str, Any]") -> None:
             console.print(f"trained on {len(forecaster.ids_)} series, the first of each file.", soft_wrap=True)
         run = {name: options[name] for name in ("workers", "address")}
         horizon = None if model is None else options["horizon"]
-        found = forecast_parts(file, data, out, executor=options["executor"] or "process", horizon=horizon, **run)
-    if found.kept:
-        console.print(f"{found.kept} files were finished before and are kept.", soft_wrap=True)
+        summary = forecast_parts(file, data, out, executor=options["executor"] or "process", horizon=horizon, **run)
+    if summary.kept:
+        console.print(f"{summary.kept} files were finished before and are kept.", soft_wrap=True)
     console.print(
-        f"{found.series} series, {found.rows} rows in {found.files} files: {found.seconds:.0f} s, "
-        f"{found.series / found.seconds:.0f} series per second, "
-        f"at most {found.peak_bytes / 2**20:.0f} MiB per process.",
+        f"{summary.series} series, {summary.rows} rows in {summary.files} files: {summary.seconds:.0f} s, "
+        f"{summary.series / summary.seconds:.0f} series per second, "
+        f"at most {summary.peak_bytes / 2**20:.0f} MiB per process.",
         soft_wrap=True,
     )
     console.print(f"tables:  {out}", soft_wrap=True)
 
 
-def _check_options(given: dict[str, Any]) -> None:
+def _check_options(options: dict[str, Any]) -> None:
     """Raise ValueError for options that are wrong for any file."""
     for name in ("executor", "workers", "address"):
-        if given[name] is not None:
-            raise ValueError(f"--{name} goes with a folder of parquet files, got {given['data']}; leave it out.")
-    for option, share in (("--interval", given["interval"] or None), ("--test", given["test"])):
+        if options[name] is not None:
+            raise ValueError(f"--{name} goes with a folder of parquet files, got {options['data']}; leave it out.")
+    for option, share in (("--interval", options["interval"] or None), ("--test", options["test"])):
         terminal.check_share(option, share)
-    for level in given["quantiles"] or ():
+    for level in options["quantiles"] or ():
         terminal.check_share("--quantile", level)
-    if given["model"] is None and given["horizon"] is None:
+    if options["model"] is None and options["horizon"] is None:
         raise ValueError("--horizon must be given to train, got nothing; for example --horizon 96.")
-    if given["model"] is None and given["covariates"] and given["future"] is None:
-        found = f"the covariate {given['covariates'][0]!r} of the forecast steps, got no table"
-        raise ValueError(f"--future must have {found}; name a file with it, for example --future plans.csv.")
+    if options["model"] is None and options["covariates"] and options["future"] is None:
+        rule = f"the covariate {options['covariates'][0]!r} of the forecast steps, got no table"
+        raise ValueError(f"--future must have {rule}; name a file with it, for example --future plans.csv.")
 
 
-def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFrame", *, trained: bool) -> list[str]:
+def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", forecasts: "pd.DataFrame", *, trained: bool) -> list[str]:
     """The data, the weights, the network and its validation error."""
-    series = "" if forecaster.id is None else f" of {found[forecaster.id].nunique()} series"
+    series = "" if forecaster.id is None else f" of {forecasts[forecaster.id].nunique()} series"
     freq = "" if forecaster.freq_ is None else f", every {forecaster.freq_}"
     lines = [f"{len(frame)} rows{series}{freq}; forecast: {', '.join(forecaster.columns_)}."]
-    if forecaster.id is not None and forecaster.time_ in found:
-        starts = found.groupby(forecaster.id)[forecaster.time_].min()
+    if forecaster.id is not None and forecaster.time_ in forecasts:
+        starts = forecasts.groupby(forecaster.id)[forecaster.time_].min()
         if starts.nunique() > 1:
             lines.append(
                 f"series end at different times: forecasts begin from {starts.min()} ({starts.idxmin()}) to "
                 f"{starts.max()} ({starts.idxmax()})."
             )
-    known = set(forecaster.ids_)
-    ids = [] if forecaster.id is None else found[forecaster.id].unique().tolist()
-    if new := [one for one in ids if one not in known]:
+    trained_ids = set(forecaster.ids_)
+    ids = [] if forecaster.id is None else forecasts[forecaster.id].unique().tolist()
+    if new := [id for id in ids if id not in trained_ids]:
         lines.append(f"{len(new)} series were not in the training, such as {new[0]!r}: their rows give their scale.")
     if forecaster.choice_ is not None:
         errors, measure = forecaster.choice_.ensemble.errors, forecaster.choice_.ensemble.measure
@@ -228,10 +288,9 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFra
     name = parts["backbone"] + (f"/{parts['attention']['name']}" if parts["attention"] else "")
     weights = sum(weight.numel() for weight in forecaster.model_.parameters())
     sizes = ", ".join(f"{key} {value}" for key, value in parts["settings"].items())
-    several = f"mean of {len(forecaster.seeds_)} networks: " * (len(forecaster.seeds_) > 1)
+    label = f"mean of {len(forecaster.seeds_)} networks: {name}" if len(forecaster.seeds_) > 1 else name
     lines.append(
-        f"{several}{name}, {weights} weights ({sizes}); {forecaster.horizon} steps from the last "
-        f"{forecaster.lookback_}."
+        f"{label}, {weights} weights ({sizes}); {forecaster.horizon} steps from the last {forecaster.lookback_}."
     )
     if trained:
         schedule = forecaster.schedule_
@@ -248,7 +307,7 @@ def _weights(forecaster: "Forecaster") -> str:
 
 
 def _draw(
-    forecaster: "Forecaster", frame: "pd.DataFrame", found: "pd.DataFrame", naive: "pd.DataFrame", title: str
+    forecaster: "Forecaster", frame: "pd.DataFrame", forecasts: "pd.DataFrame", naive: "pd.DataFrame", title: str
 ) -> tuple[Any, str]:
     import narwhals as nw
 
@@ -258,12 +317,13 @@ def _draw(
     id, time = forecaster.id, forecaster.time_
     if time in frame.columns:
         # dates in place of their text
-        column, ids = nw.from_native(frame[time], series_only=True), None if id is None else frame[id]
+        column = nw.from_native(frame[time], series_only=True)
+        ids = None if id is None else frame[id]
         how: Any = {"day_first": forecaster.day_first_, "time_zone": forecaster.time_zone, "freq": forecaster.freq_}
         frame = frame.assign(**{str(time): read_times(column, ids, "data", **how)[0]})
     figure, panels = draw_forecast(
         frame,
-        found,
+        forecasts,
         forecaster.columns_,
         title=title,
         baselines={"seasonal naive": naive},
@@ -274,14 +334,14 @@ def _draw(
     return figure, f" ({PANELS} of {panels} series and columns)" if panels > PANELS else ""
 
 
-def _print_evaluation(console: "Console", forecaster: "Forecaster", found: "Backtest", test: float) -> None:
+def _print_evaluation(console: "Console", forecaster: "Forecaster", tested: "Backtest", test: float) -> None:
     """The errors, the model beside the baselines in the units of the data, and where it loses to one."""
-    shown = f"MSE {found.metrics['mse']:.4f}, MAE {found.metrics['mae']:.4f}, standardised"
-    if "coverage" in found.metrics:
-        shown += f"; {found.metrics['coverage']:.1%} of values within the {forecaster.interval:.0%} interval"
-    errors = ", ".join(f"{name} {column['mae']:.4g}" for name, column in list(found.by_column.items())[:_LISTED])
-    summary = f"last {test:.0%} of the rows, {len(found.forecast)} forecasts: {shown}; MAE {errors}."
+    shown = f"MSE {tested.metrics['mse']:.4f}, MAE {tested.metrics['mae']:.4f}, standardised"
+    if "coverage" in tested.metrics:
+        shown += f"; {tested.metrics['coverage']:.1%} of values within the {forecaster.interval:.0%} interval"
+    errors = ", ".join(f"{name} {column['mae']:.4g}" for name, column in list(tested.by_column.items())[:_LISTED])
+    summary = f"last {test:.0%} of the rows, {len(tested.forecast)} forecasts: {shown}; MAE {errors}."
     console.print(summary, soft_wrap=True)
-    console.print(make_table(found.rows(f"at {found.compared} origins")))
-    for line in found.verdicts():
+    console.print(make_table(tested.rows(f"at {tested.compared} origins")))
+    for line in tested.verdicts():
         console.print(line, soft_wrap=True)

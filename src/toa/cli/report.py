@@ -255,7 +255,8 @@ def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
     parameters = sum(parameter.numel() for parameter in network.parameters())
     importance = None
     if data is None:
-        sample, caption = None, "No sample: give a table with --data."
+        sample = None
+        caption = "No sample: give a table with --data."
     else:
         rows, _ = read_cases_file(data)
         sample = lambda: estimator.run_sample(rows, index)  # noqa: E731

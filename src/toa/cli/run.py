@@ -33,7 +33,24 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
 ) -> None:
     """Train and measure one model. An interrupted run resumes; a finished one is only loaded."""
-    options = dict(locals())
+    options: dict[str, Any] = {
+        "dataset": dataset,
+        "task": task,
+        "horizon": horizon,
+        "test_file": test_file,
+        "label_file": label_file,
+        "backbone": backbone,
+        "attention": attention,
+        "protocol": protocol,
+        "seed": seed,
+        "change": change,
+        "data_dir": data_dir,
+        "out": out,
+        "device": device,
+        "devices": devices,
+        "num_nodes": num_nodes,
+        "dry_run": dry_run,
+    }
     from toa.experiments.records import RECORD, claimed, holder
     from toa.experiments.run import run_folder, run_task
     from toa.training import TASKS
@@ -45,15 +62,16 @@ def run(
         return
     runs = Path("runs") / task if out is None else out
     number, nodes = resolve_devices(devices, num_nodes)
-    folder, kind = run_folder(config, runs), TASKS[task]
+    folder = run_folder(config, runs)
+    kind = TASKS[task]
     with ExitStack() as held:
         # of a distributed run, the first process holds the folder
         unfinished = is_first() and not (folder / RECORD).exists()
         if unfinished and not held.enter_context(claimed(folder)):
-            found = holder(folder) or {}
+            process = holder(folder) or {}
             raise ValueError(
-                f"{folder} must be free for this run, got one under way in process {found.get('pid', '?')} on "
-                f"{found.get('host', 'another machine')}; wait for it, or choose another --out."
+                f"{folder} must be free for this run, got one under way in process {process.get('pid', '?')} on "
+                f"{process.get('host', 'another machine')}; wait for it, or choose another --out."
             )
         with show_epochs(kind.title(config)) as observe:
             record = run_task(
@@ -69,24 +87,28 @@ def run(
         _show(record, kind.describe(record), folder)
 
 
-def config_of(given: Mapping[str, Any]) -> Any:
+def config_of(options: Mapping[str, Any]) -> Any:
     """The config of a run from the options of `toa run`, by their names."""
     from toa.experiments.protocols import load_protocol
     from toa.training import TASKS
 
-    task = given["task"]
+    task = options["task"]
     check_choice("task", task, [name for name in TASKS if TASKS[name].subcommand == "run"])
-    options, own = TASKS[task].options, dict[str, Any]()
+    # options that only some tasks have, with an example of those that must be given
+    task_options = TASKS[task].options
+    values: dict[str, Any] = {}
     for name in ("horizon", "test_file", "label_file"):
-        value, example, option = given[name], options.get(name), f"--{name.replace('_', '-')}"
+        value = options[name]
+        example = task_options.get(name)
+        option = f"--{name.replace('_', '-')}"
         if value is None and example is not None:
             raise ValueError(f"{option} must be given for task {task!r}, got nothing; for instance {option} {example}.")
-        if value is not None and name not in options:
+        if value is not None and name not in task_options:
             raise ValueError(f"{option} must be left out for task {task!r}, which has no such option, got {value}.")
         if value is not None:
-            own[name] = str(value) if isinstance(value, Path) else value
-    own |= {name: given[name] for name in ("dataset", "backbone", "attention", "seed")}
-    return TASKS[task].resolve(load_protocol(task, given["protocol"]), changes=given["change"] or (), **own)
+            values[name] = str(value) if isinstance(value, Path) else value
+    values |= {name: options[name] for name in ("dataset", "backbone", "attention", "seed")}
+    return TASKS[task].resolve(load_protocol(task, options["protocol"]), changes=options["change"] or (), **values)
 
 
 def _show(record: dict[str, Any], lines: list[str], folder: Path) -> None:
@@ -102,7 +124,7 @@ def _show(record: dict[str, Any], lines: list[str], folder: Path) -> None:
     if not console.quiet and ("detections" in record or "confusion" in record):
         from toa.report.figures import write_confusion, write_detection
 
-        found = "detections" in record
-        picture = write_detection(folder) if found else write_confusion(record, folder / "confusion.png")
+        detected = "detections" in record
+        picture = write_detection(folder) if detected else write_confusion(record, folder / "confusion.png")
         console.print(f"picture: {picture}", soft_wrap=True)
     console.print(f"record: {folder / 'record.json'}", soft_wrap=True)

@@ -124,7 +124,8 @@ def _print_plan(console: "Console", jobs: "list[Job]", context: "RunContext", wo
             state, error = ("done", "") if end.kind == "found" else ("failed", f"  {end.message}")
         else:
             times.append(estimates.seconds(job))
-            state, error = "?" if times[-1] is None else f"{times[-1]:.0f} s", ""
+            state = "?" if times[-1] is None else f"{times[-1]:.0f} s"
+            error = ""
         print_line(console, f"{state:>8}  {job.label}{error}")
     timed = [seconds for seconds in times if seconds is not None]
     part = f" for {len(timed)} of them" if len(timed) < len(times) else ""
@@ -136,7 +137,8 @@ class _Board:
     """One progress bar for the sweep and one per run in progress; prints a line when a run ends."""
 
     def __init__(self, progress: "Progress", jobs: "list[Job]", *, show_found: bool) -> None:
-        self._progress, self._show_found = progress, show_found
+        self._progress = progress
+        self._show_found = show_found
         self._jobs = {job.key: job for job in jobs}
         self._counts: Counter[str] = Counter()
         self._bars: dict[str, Any] = {}

@@ -76,7 +76,8 @@ def clear_errors(params: Sequence[Any] = (), *, resumes: bool = False) -> Iterat
         raise typer.Exit(2) from None
     except KeyboardInterrupt as stopped:
         if is_first():
-            typer.echo(f"{str(stopped) or 'stopped'}{'; repeat the command to resume' * resumes}.", err=True)
+            remedy = "; repeat the command to resume" if resumes else ""
+            typer.echo(f"{str(stopped) or 'stopped'}{remedy}.", err=True)
         raise typer.Exit(130) from None
 
 
@@ -223,7 +224,7 @@ def check_results(options: dict[str, Any], *tables: str) -> None:
         raise ValueError(f"--page must end in .html, got {page.name!r}.")
     written = {name: options[name] for name in (*tables, "picture", "page", "save") if options[name] is not None}
     check_destinations(*written.values())
-    taken = {one.resolve(): name for name, one in options.items() if isinstance(one, Path) and name not in written}
+    taken = {path.resolve(): name for name, path in options.items() if isinstance(path, Path) and name not in written}
     for name, path in written.items():
         if (other := taken.get(path.resolve())) is not None:
             file = "the data" if other == "data" else f"--{other}"
@@ -249,23 +250,24 @@ def read_data(path: Path, options: Mapping[str, Any] | None = None, *, label: bo
 
     from toa.data.formats import read_frame
 
-    given, known = dict(options or {}), None
-    if given.get("model") is not None:
+    chosen = dict(options or {})
+    fitted_ids = None
+    if chosen.get("model") is not None:
         from toa.estimators.base import load_file
 
         facts: Any = {}
         with suppress(FileNotFoundError, ValueError):
             # loading the model raises for a wrong file
-            facts = load_file(given["model"]).facts
-        saved, found = facts.get("parameters"), facts.get("fitted")
-        given |= {name: saved.get(name) if isinstance(saved, dict) else None for name in ("id", "label")}
-        known = found.get("ids") if isinstance(found, dict) else None
-    names = [given.get(name) for name in ("id", *(["label"] if label else []))]
+            facts = load_file(chosen["model"]).facts
+        parameters, results = facts.get("parameters"), facts.get("fitted")
+        chosen |= {name: parameters.get(name) if isinstance(parameters, dict) else None for name in ("id", "label")}
+        fitted_ids = results.get("ids") if isinstance(results, dict) else None
+    names = [chosen.get(name) for name in ("id", *(["label"] if label else []))]
     # another file of the command may be the workbook
-    data = given.get("data")
-    sheet = given.get("sheet") if path == data or path.suffix.lower() in (".xlsx", ".xlsm") else None
-    frame = read_frame(path, decimal=given.get("decimal"), sheet=sheet, names=[one for one in names if one])
-    is_text = isinstance(known, list) and any(isinstance(one, str) for one in known)
+    data = chosen.get("data")
+    sheet = chosen.get("sheet") if path == data or path.suffix.lower() in (".xlsx", ".xlsm") else None
+    frame = read_frame(path, decimal=chosen.get("decimal"), sheet=sheet, names=[name for name in names if name])
+    is_text = isinstance(fitted_ids, list) and any(isinstance(id, str) for id in fitted_ids)
     if is_text and names[0] in frame and is_integer_dtype(frame[names[0]]):
         # beside "007" an id such as 123 is text, also in a table without the former
         frame[names[0]] = frame[names[0]].astype(str)
@@ -278,9 +280,9 @@ def read_cases_file(path: Path, options: Mapping[str, Any] | None = None) -> tup
         return read_data(path, options, label=True), None
     from toa.data import read_ts
 
-    found = read_ts(path)
-    assert found.labels is not None
-    return [case.T for case in found.values], found.labels.tolist()
+    cases = read_ts(path)
+    assert cases.labels is not None
+    return [case.T for case in cases.values], cases.labels.tolist()
 
 
 def fitted(
@@ -304,39 +306,39 @@ def fitted(
         KeyboardInterrupt: After Ctrl-C. A classifier has saved its best model so far, if there is a file for it.
     """
     device, model, save = (options[name] for name in ("device", "model", "save"))
-    unset = {name: False if one.default is False else None for name, one in signature(kind).parameters.items()}
+    unset = {name: False if item.default is False else None for name, item in signature(kind).parameters.items()}
     chosen = {name: options[name] for name in unset if name in options and name not in ("device", "model")}
-    given = {name: value for name, value in chosen.items() if value is not unset[name] and value not in (None, [])}
+    arguments = {name: value for name, value in chosen.items() if value is not unset[name] and value not in (None, [])}
     if model is not None:
         # how to read this table, not the one of fit
-        dates = {name: given.pop(name) for name in ("day_first", "time_zone", "missing") if name in given}
-        for name in (*given, *(name for name in ("network_only", "method") if options.get(name))):
+        dates = {name: arguments.pop(name) for name in ("day_first", "time_zone", "missing") if name in arguments}
+        for name in (*arguments, *(name for name in ("network_only", "method") if options.get(name))):
             raise ValueError(f"--{name.replace('_', '-')} goes with training, got it beside --model; leave it out.")
-        made = kind.load(model, device=None if device == "auto" else device).set_params(**dates)
+        estimator = kind.load(model, device=None if device == "auto" else device).set_params(**dates)
     else:
         if options.get("network_only") or options.get("method"):
-            given["model"] = options.get("method") or "toa"
-        made = kind(**given, device=device, progress=True)
+            arguments["model"] = options.get("method") or "toa"
+        estimator = kind(**arguments, device=device, progress=True)
         if check is not None:
-            check(made)
+            check(estimator)
         try:
             if test:
                 from toa.estimators.backtest import without_last
 
-                data = without_last(made.read(data), data, test, made.horizon)
-            made.fit(data, labels)
+                data = without_last(estimator.read(data), data, test, estimator.horizon)
+            estimator.fit(data, labels)
         except KeyboardInterrupt as stopped:
             from toa.estimators import Classifier
 
             # the others choose weights or a threshold only at the end
-            if save is None or not isinstance(made, Classifier) or not hasattr(made, "model_"):
+            if save is None or not isinstance(estimator, Classifier) or not hasattr(estimator, "model_"):
                 raise
-            made.save(save)
+            estimator.save(save)
             raise KeyboardInterrupt(f"{stopped}; the best model so far is in {save}") from None
     if save is not None:
         # first, because later steps of the command may fail
-        made.save(save)
-    return made
+        estimator.save(save)
+    return estimator
 
 
 def without_extra_columns(frame: "pd.DataFrame", estimator: Any, *used: str | None) -> "pd.DataFrame":
@@ -346,8 +348,8 @@ def without_extra_columns(frame: "pd.DataFrame", estimator: Any, *used: str | No
     if estimator.values is not None or not any(name in frame for name in estimator.columns_):
         # it was fitted with the names of its columns and reads no others; or reading names those that are missing
         return frame
-    known = {*estimator.columns_, estimator.id, estimator.time, getattr(estimator, "time_", None), *used}
-    extra = [name for name in frame if name not in known and pd.api.types.is_numeric_dtype(frame[name])]
+    needed = {*estimator.columns_, estimator.id, estimator.time, getattr(estimator, "time_", None), *used}
+    extra = [name for name in frame if name not in needed and pd.api.types.is_numeric_dtype(frame[name])]
     if extra:
         typer.echo(f"not used, because the model has no such column: {show_controls(', '.join(map(str, extra)))}")
     return frame.drop(columns=extra)
@@ -360,7 +362,7 @@ def write_results(
     estimator: Any,
     data: Any,
     *,
-    given: Any = None,
+    source: Any = None,
     **page: Any,
 ) -> None:
     """Write the tables, the picture and the page of a command, and print their paths and that of the model.
@@ -369,7 +371,7 @@ def write_results(
         options: Options of the command, with the files of all results.
         tables: Tables by option.
         draw: Returns the figure, and what it leaves out.
-        given: The table before columns were removed from `data`.
+        source: The table before columns were removed from `data`.
         page: Further arguments of the estimator's `page`.
     """
     from toa.data.formats import write_frame
@@ -382,7 +384,7 @@ def write_results(
     figure, more = draw()
     console.print(f"picture: {save_figure(figure, options['picture'])}{more}", soft_wrap=True)
     if options["page"] is not None:
-        left_out = [] if given is None else [str(name) for name in given if name not in data]
+        left_out = [] if source is None else [str(name) for name in source if name not in data]
         command = shlex.join(["toa", *sys.argv[1:]])
         estimator.page(options["page"], data, command=command, left_out=left_out, **page)
         console.print(f"page:    {options['page']}", soft_wrap=True)

@@ -6,7 +6,7 @@
 A value that the file leaves out is NaN in the panel: series are never repaired.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -109,9 +109,11 @@ def load_collection(name: str, data_dir: str | Path | None = None) -> Collection
         found = ", ".join(str(len(panel)) for panel in (whole, *last))
         raise ValueError(f"collection {name!r} must have {spec.series} series, got {found} in {paths[0]}.")
     if last:
-        train, test = whole, last[0]
+        train = whole
+        test = last[0]
     else:
-        train, test = whole.before([spec.horizon] * len(whole)), whole.tail(spec.horizon)
+        train = whole.before([spec.horizon] * len(whole))
+        test = whole.tail(spec.horizon)
     for index, rows in enumerate(test.lengths):
         if rows != spec.horizon:
             raise ValueError(f"{test.label(index, name)} must have {spec.horizon} last values, got {rows}.")
@@ -121,12 +123,34 @@ def load_collection(name: str, data_dir: str | Path | None = None) -> Collection
 def read_tsf(path: str | Path) -> Panel:
     """Read a .tsf or .tsf.gz file: one series per line below @data, with dates if it states start and frequency."""
     path = Path(path)
-    attributes: list[str] = []
-    freq: str | None = None
     names: list[Id] = []
     starts: list[pd.Timestamp] = []
     values: list[Values] = []
     lines = text_lines(path)
+    attributes, freq = _read_tsf_header(lines)
+    for number, line in lines:
+        *fields, series = line.split(":")
+        if len(fields) != len(attributes):
+            raise ValueError(f"{path} must have {len(attributes)} attributes, got {len(fields)} in line {number}.")
+        by_attribute = dict(zip(attributes, fields, strict=True))
+        names.append(by_attribute.get("series_name", str(len(values))))
+        if "start_timestamp" in by_attribute:
+            starts.append(_read_tsf_start(by_attribute["start_timestamp"], path, number))
+        values.append(_numbers(series.replace("?", "nan").split(","), path, number))
+    if not values:
+        raise ValueError(f"{path} must hold series below @data, got none; is the file complete?")
+    times = None
+    if freq is not None and len(starts) == len(values):
+        # a month may start on any day in such files: the first day is the grid
+        floors = [start.to_period(freq[0]).start_time if freq in ("MS", "QS", "YS") else start for start in starts]
+        times = tuple(make_times(start, freq, len(series)) for start, series in zip(floors, values, strict=True))
+    return _panel(names, values, freq, times)
+
+
+def _read_tsf_header(lines: Iterator[tuple[int, str]]) -> tuple[list[str], str | None]:
+    """The attributes of a .tsf file and its frequency; takes the lines up to @data."""
+    attributes: list[str] = []
+    freq: str | None = None
     for _, line in lines:
         word, *rest = line.split()
         if word == "@data":
@@ -135,29 +159,16 @@ def read_tsf(path: str | Path) -> Panel:
             attributes.append(rest[0].lower() if rest else "")
         elif word == "@frequency" and rest:
             freq = _TSF_FREQUENCIES.get(rest[0].lower())
-    for number, line in lines:
-        *fields, series = line.split(":")
-        if len(fields) != len(attributes):
-            raise ValueError(f"{path} must have {len(attributes)} attributes, got {len(fields)} in line {number}.")
-        known = dict(zip(attributes, fields, strict=True))
-        names.append(known.get("series_name", str(len(values))))
-        if "start_timestamp" in known:
-            try:
-                starts.append(pd.to_datetime(known["start_timestamp"], format="%Y-%m-%d %H-%M-%S"))
-            except ValueError:
-                found = shorten(known["start_timestamp"])
-                raise ValueError(
-                    f"{path} must have times as 2020-01-31 00-00-00, got {found} in line {number}."
-                ) from None
-        values.append(_numbers(series.replace("?", "nan").split(","), path, number))
-    if not values:
-        raise ValueError(f"{path} must hold series below @data, got none; is the file complete?")
-    times = None
-    if freq is not None and len(starts) == len(values):
-        # a month may start on any day in such files: the first day is the grid
-        floors = [start.to_period(freq[0]).start_time if freq in ("MS", "QS", "YS") else start for start in starts]
-        times = tuple(make_times(start, freq, len(own)) for start, own in zip(floors, values, strict=True))
-    return _panel(names, values, freq, times)
+    return attributes, freq
+
+
+def _read_tsf_start(text: str, path: Path, number: int) -> pd.Timestamp:
+    try:
+        return pd.to_datetime(text, format="%Y-%m-%d %H-%M-%S")
+    except ValueError:
+        raise ValueError(
+            f"{path} must have times as 2020-01-31 00-00-00, got {shorten(text)} in line {number}."
+        ) from None
 
 
 def _read(spec: CollectionSpec, paths: Sequence[Path]) -> list[Panel]:

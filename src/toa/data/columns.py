@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Int64
 
-from toa._limits import shorten
+from toa._limits import list_first, shorten
 from toa.data.frequency import Frequency, to_zone_days
 from toa.data.panel import Panel, Values, fill_missing, is_number, make_panel, to_numbers
 
@@ -45,7 +45,8 @@ def read_times(
     """Dates in one time zone, or integers, and whether the day came first in text."""
     if column.dtype.is_integer() or column.dtype.is_float():
         return _read_numbers(column, label), None
-    order, stored = None, column.dtype.is_temporal()
+    order = None
+    stored = column.dtype.is_temporal()
     codes = None if ids is None or (stored and time_zone is None) else pd.factorize(ids)[0]
     if stored:
         dates = _stored_dates(column, label)
@@ -158,7 +159,7 @@ def warn_of_late_columns(panel: Panel, *, alone: bool) -> None:
             when = f"row {begins[place] + 1}" if panel.times is None else str(panel.times[index][begins[place]])
             late.setdefault(panel.columns[place], f"{panel.columns[place]!r} at {when}")
     if late:
-        shown = ", ".join(list(late.values())[:8]) + " …" * (len(late) > 8)
+        shown = list_first(list(late.values()), 8)
         use = "A column with few rows has the weights of the others, and an interval measured on the others."
         if alone:
             use = "The network uses only rows in which every column has begun: if few are left, drop the late columns."
@@ -189,7 +190,8 @@ def find_order(
     if numbers.empty or len(odd):
         return None
     first, second, years = (*(numbers[place].astype(int).to_numpy() for place in (0, 1)), numbers[2])
-    certain, short = bool((first > 31).any()), bool((years.str.len() == 2).all())
+    certain = bool((first > 31).any())
+    short = bool((years.str.len() == 2).all())
     if short and (certain or (day_first is None and _begins_with_year(text, name, is_regular))):
         more = remedy if not certain and "day_first" in remedy else ""
         raise ValueError(

@@ -88,20 +88,23 @@ def _checksum_of(path: Path, stamp: object) -> str:
 
 def verify(path: str | Path, spec: FileSpec) -> str:
     """The sha256 of a file; raises ChecksumError if the catalogue has another checksum for it."""
-    found = checksum(path)
-    kind, known, own = "sha256", spec.sha256, found
-    if known is None and spec.git_id is not None:
+    sha256 = checksum(path)
+    kind = "sha256"
+    expected = spec.sha256
+    actual = sha256
+    if expected is None and spec.git_id is not None:
         with open_unpacked(Path(path)) as file:
             content = file.read()
-        kind, known = "git id", spec.git_id
-        own = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-    if known not in (None, own):
+        kind = "git id"
+        expected = spec.git_id
+        actual = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    if expected not in (None, actual):
         remedy = f"run `toa data fetch {spec.name}`" if spec.url is not None else f"get it from {spec.source}"
         raise ChecksumError(
-            f"dataset {spec.name!r} must have {kind} {known}, got {own} in {path}; delete the file and {remedy}, or "
-            "load your own file by its path."
+            f"dataset {spec.name!r} must have {kind} {expected}, got {actual} in {path}; delete the file and {remedy}, "
+            "or load your own file by its path."
         )
-    return found
+    return sha256
 
 
 def fetch(
@@ -225,7 +228,8 @@ def _receive(url: str, part: Path, progress: Progress | None, end: float) -> Non
     # identity: ranges count bytes as sent, which must be the bytes of the file
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
     with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
-        code, received = response.status_code, response.headers.get("Content-Range", "")
+        code = response.status_code
+        received = response.headers.get("Content-Range", "")
         beyond = code == requests.codes.requested_range_not_satisfiable
         elsewhere = code == requests.codes.partial_content and not received.startswith(f"bytes {done}-")
         if done and (beyond or elsewhere):

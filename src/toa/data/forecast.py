@@ -83,13 +83,17 @@ def load_forecast(
     elif not path.is_file():
         raise FileNotFoundError(f"dataset must be a file or a name of the catalogue, no such file: {path}.")
     if spec is None:
-        name, found = path.name, checksum(path)
+        name = path.name
+        default_split = "ratio"
+        sha256 = checksum(path)
         panel = read_csv_series(path, date_column=date_column, fill=fill)
     else:
-        name, found = spec.name, verify_file(path, spec) if verify else checksum(path)
+        name = spec.name
+        default_split = spec.split
+        sha256 = verify_file(path, spec) if verify else checksum(path)
         panel = read_dataset(spec, path, fill=fill)
     series = panel.values[0]
-    rule = split if split is not None else "ratio" if spec is None else spec.split
+    rule = default_split if split is None else split
     segments = split_rows(rule, len(series), lookback=lookback, horizon=horizon, name=name)
     train_rows = series[segments.train.start : segments.train.stop]
     scaler = StandardScaler.fit(train_rows, columns=panel.columns, allow_constant=allow_constant, name=name)
@@ -119,6 +123,6 @@ def load_forecast(
         val=val,
         test=test,
         scaler=scaler,
-        checksum=found,
+        checksum=sha256,
         subset=spec is not None and spec.subset_of is not None,
     )

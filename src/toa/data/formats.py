@@ -16,8 +16,8 @@ import re
 import textwrap
 import warnings
 import zipfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import pandas as pd
 from packaging.version import Version
 
 from toa._files import check_ending, ending_of, missing_package, write_atomically
-from toa._limits import memory_budget, shorten, unpacked_limit
+from toa._limits import list_first, memory_budget, shorten, unpacked_limit
 from toa.data.columns import is_date
 from toa.data.panel import is_number
 from toa.data.tables import read_content, read_table
@@ -40,8 +40,10 @@ _POINT = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?([eE][+-]?\d+)?")
 _EXCEL_LINE = re.compile(rb"(\xef\xbb\xbf)?sep=.\r?\n", re.IGNORECASE)
 # bytes that are decoded at a time
 _BLOCK = 1 << 20
-# characters that a cell of Excel cannot hold, or changes, and the most that it holds
-_NOT_EXCEL, _EXCEL_LENGTH = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]"), 32_767
+# characters that a cell of Excel cannot hold, or changes
+_NOT_EXCEL = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")
+# most characters that a cell of Excel holds
+_EXCEL_LENGTH = 32_767
 # from this version of pandas on, dtype=False keeps dates as text too
 _DTYPE_KEEPS_DATES = Version("3.1")
 # formats other than text, by ending
@@ -73,63 +75,89 @@ def read_frame(
     kind = _KINDS.get(ending_of(path))
     if sheet is not None and kind != "Excel":
         raise ValueError(f"sheet must be left out for a file that is no Excel workbook, got {sheet!r} for {path.name}.")
-    content = read_content(path, "a table") if kind in (None, "JSON lines") else b""
     if kind is None:
-        separator = _find_separator(content := _without_excel_line(_as_utf8(content, path)), path)
-        _check_names(frame := read_table(path, separator=separator, content=content), path)
-        first = frame.columns[0]
-        counts = pd.api.types.is_integer_dtype(frame[first]) and frame[first].is_monotonic_increasing
-        if first == "Unnamed: 0" and len(frame.columns) > 1 and counts and frame[first].is_unique:
-            shown = f"{path.name}: the first column has no name and counts the rows; it is left out."
-            warnings.warn(shown, stacklevel=3)
-            frame = frame.drop(columns=first)
-        for name in set(names).intersection(frame.columns):
-            options: Any = {"encoding": "utf-8-sig", "index_col": False, "dtype": str, "keep_default_na": False}
-            cells = pd.read_csv(io.BytesIO(content), sep=separator, usecols=[name], **options)[name].str.strip()
-            if (cells.str.match(r"0\d") | (frame[name].isna() & (cells != ""))).any():
-                frame[name] = cells.where(cells != "")
-        return _read_decimals(frame, content, path, separator, decimal)
-    if kind == "Excel" and path.is_file() and not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} must be an Excel workbook (.xlsx), got another file or a part; save it as .xlsx.")
-    try:
-        if kind == "Excel":
-            sheets = _read_sheets(path)
-        elif kind == "JSON lines":
-            lines = not content.lstrip().startswith(b"[")
-            # dates and ids stay text: they are read like those of other files
-            as_text: dict[str, Any] = {"convert_axes": False, "dtype": False}
-            if Version(pd.__version__) < _DTYPE_KEEPS_DATES:
-                as_text["convert_dates"] = False
-            frame = pd.read_json(io.BytesIO(content), orient="records", lines=lines, precise_float=True, **as_text)
-        else:
-            import pyarrow
+        return _read_text(path, decimal, names)
+    if kind == "Excel":
+        return _read_workbook(path, decimal, sheet, names)
+    content = read_content(path, "a table") if kind == "JSON lines" else b""
+    with _errors_of_parser(path, kind):
+        frame = _parse_json(content) if kind == "JSON lines" else _read_columns(path, kind)
+    # dates in the index stay there; integers without a name are those of rows that were selected
+    numbered = isinstance(frame.index, pd.RangeIndex) or pd.api.types.is_integer_dtype(frame.index)
+    return frame.reset_index(drop=numbered and frame.index.name is None).rename(columns=str)
 
-            _check_rows(path, kind)
-            frame = pd.read_parquet(path) if kind == "parquet" else pd.read_feather(path)
-            for name in frame:
-                if isinstance(frame[name].dtype, pd.StringDtype):
-                    # otherwise bytes that are no text are noticed only on use
-                    pyarrow.array(frame[name]).validate(full=True)
+
+@contextmanager
+def _errors_of_parser(path: Path, kind: str) -> Iterator[None]:
+    """Name the file in an error of a parser, which may be of any kind if the file is damaged."""
+    try:
+        yield
     except ImportError as error:
         raise missing_package(path, "read") from error
     except _TooLargeError:
         raise
     except Exception as error:
-        # the parsers raise errors of any kind for damaged files
         line = textwrap.shorten(str(error), 200, placeholder=" …", break_on_hyphens=False).rstrip(".")
         raise ValueError(f"{path} must be a complete {kind} file, got: {line}; write it again.") from error
-    if kind == "Excel":
-        if sheet not in sheets and (sheet is not None or len(sheets) != 1):
-            wanted = "one sheet with rows" if sheet is None else f"rows in sheet {sheet!r}"
-            found = ", ".join(map(repr, sheets)) or "none"
-            raise ValueError(f"{path} must have {wanted}, got {found}; name one of its sheets with sheet.")
-        # a number may be a name
-        frame = sheets[sheet or next(iter(sheets))].rename(columns=str)
-        ids = [name for name in set(names).intersection(frame) if frame[name].astype("string").str.match(r"0\d").any()]
-        return _read_decimals(frame.copy(), b"", path, ",", decimal).assign(**frame[ids])
-    # dates in the index stay there; integers without a name are those of rows that were selected
-    numbered = isinstance(frame.index, pd.RangeIndex) or pd.api.types.is_integer_dtype(frame.index)
-    return frame.reset_index(drop=numbered and frame.index.name is None).rename(columns=str)
+
+
+def _read_text(path: Path, decimal: str | None, names: Sequence[str]) -> pd.DataFrame:
+    """The table of a text file."""
+    content = _without_excel_line(_as_utf8(read_content(path, "a table"), path))
+    separator = _find_separator(content, path)
+    frame = read_table(path, separator=separator, content=content)
+    _check_names(frame, path)
+    first = frame.columns[0]
+    counts = pd.api.types.is_integer_dtype(frame[first]) and frame[first].is_monotonic_increasing
+    if first == "Unnamed: 0" and len(frame.columns) > 1 and counts and frame[first].is_unique:
+        shown = f"{path.name}: the first column has no name and counts the rows; it is left out."
+        warnings.warn(shown, stacklevel=4)
+        frame = frame.drop(columns=first)
+    for name in set(names).intersection(frame.columns):
+        options: Any = {"encoding": "utf-8-sig", "index_col": False, "dtype": str, "keep_default_na": False}
+        cells = pd.read_csv(io.BytesIO(content), sep=separator, usecols=[name], **options)[name].str.strip()
+        if (cells.str.match(r"0\d") | (frame[name].isna() & (cells != ""))).any():
+            frame[name] = cells.where(cells != "")
+    return _read_decimals(frame, content, path, separator, decimal)
+
+
+def _read_workbook(path: Path, decimal: str | None, sheet: str | None, names: Sequence[str]) -> pd.DataFrame:
+    """The table in a sheet of an Excel workbook."""
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} must be an Excel workbook (.xlsx), got another file or a part; save it as .xlsx.")
+    with _errors_of_parser(path, "Excel"):
+        sheets = _read_sheets(path)
+    if sheet not in sheets and (sheet is not None or len(sheets) != 1):
+        wanted = "one sheet with rows" if sheet is None else f"rows in sheet {sheet!r}"
+        listed = ", ".join(map(repr, sheets)) or "none"
+        raise ValueError(f"{path} must have {wanted}, got {listed}; name one of its sheets with sheet.")
+    # a number may be a name
+    frame = sheets[sheet or next(iter(sheets))].rename(columns=str)
+    ids = [name for name in set(names).intersection(frame) if frame[name].astype("string").str.match(r"0\d").any()]
+    return _read_decimals(frame.copy(), b"", path, ",", decimal).assign(**frame[ids])
+
+
+def _parse_json(content: bytes) -> pd.DataFrame:
+    """The table in JSON lines, or in one list of records."""
+    lines = not content.lstrip().startswith(b"[")
+    # dates and ids stay text: they are read like those of other files
+    as_text: dict[str, Any] = {"convert_axes": False, "dtype": False}
+    if Version(pd.__version__) < _DTYPE_KEEPS_DATES:
+        as_text["convert_dates"] = False
+    return pd.read_json(io.BytesIO(content), orient="records", lines=lines, precise_float=True, **as_text)
+
+
+def _read_columns(path: Path, kind: str) -> pd.DataFrame:
+    """The table in a parquet or feather file."""
+    import pyarrow
+
+    _check_rows(path, kind)
+    frame = pd.read_parquet(path) if kind == "parquet" else pd.read_feather(path)
+    for name in frame:
+        if isinstance(frame[name].dtype, pd.StringDtype):
+            # otherwise bytes that are no text are noticed only on use
+            pyarrow.array(frame[name]).validate(full=True)
+    return frame
 
 
 def _check_names(frame: pd.DataFrame, path: Path) -> None:
@@ -158,7 +186,8 @@ def _check_rows(path: Path, kind: str) -> None:
 def _read_sheets(path: Path) -> dict[str, pd.DataFrame]:
     """The sheets of an Excel workbook that have rows."""
     with zipfile.ZipFile(path) as archive:
-        size, limit = sum(one.file_size for one in archive.infolist()), unpacked_limit(path.stat().st_size)
+        size = sum(member.file_size for member in archive.infolist())
+        limit = unpacked_limit(path.stat().st_size)
     if size > limit:
         raise _TooLargeError(f"{path} must unpack to at most {limit} bytes, got {size}; save it as CSV.")
     # text stays text: pandas would read '1.327' as a number, which may be 1327
@@ -170,7 +199,8 @@ def write_frame(frame: pd.DataFrame, path: Path) -> Path:
     """Write a table in the format of the file's ending, see `toa._files.check_ending`."""
     check_ending(path)
     frame = frame.set_axis([str(name) for name in frame], axis=1)
-    ending, content = ending_of(path), io.BytesIO()
+    ending = ending_of(path)
+    content = io.BytesIO()
     if ending in (".parquet", ".pq"):
         frame.to_parquet(content, index=False)
     elif ending in (".feather", ".arrow"):
@@ -183,7 +213,8 @@ def write_frame(frame: pd.DataFrame, path: Path) -> Path:
             frame.assign(**zoned).to_excel(book, index=False)
             for cell in (cell for row in book.book.active.iter_rows() for cell in row if cell.data_type in "fe"):
                 # text such as =1+1 or #REF! is no formula and no error, also after an edit
-                cell.data_type, cell.quotePrefix = "s", True
+                cell.data_type = "s"
+                cell.quotePrefix = True
     elif ending in (".jsonl", ".ndjson", ".json"):
         content.write(_json_of(frame, lines=ending != ".json").encode())
     else:
@@ -211,15 +242,20 @@ def _check_excel(frame: pd.DataFrame) -> None:
 def _json_of(frame: pd.DataFrame, *, lines: bool) -> str:
     """Records; pandas would round numbers to 15 decimals."""
     # without names, which pandas cuts at a zero byte
-    times = [frame[name].dropna().dt for name in frame.select_dtypes(["datetime", "datetimetz"])]
-    fine = any((one.microsecond % 1000).any() for one in times)
-    unit: Any = "ns" if any(one.nanosecond.any() for one in times) else "us" if fine else "ms"
-    rows = json.loads(frame.to_json(orient="values", date_format="iso", date_unit=unit))
+    rows = json.loads(frame.to_json(orient="values", date_format="iso", date_unit=_time_unit(frame)))
     records = [dict(zip(frame, row, strict=True)) for row in rows]
     for name in frame.select_dtypes("floating"):
         for record, value in zip(records, frame[name], strict=True):
             record[name] = float(value) if pd.notna(value) and np.isfinite(value) else None
     return "".join(f"{json.dumps(record)}\n" for record in records) if lines else json.dumps(records)
+
+
+def _time_unit(frame: pd.DataFrame) -> Any:
+    """The coarsest unit that holds all times of a table."""
+    times = [frame[name].dropna().dt for name in frame.select_dtypes(["datetime", "datetimetz"])]
+    if any(column.nanosecond.any() for column in times):
+        return "ns"
+    return "us" if any((column.microsecond % 1000).any() for column in times) else "ms"
 
 
 def _as_utf8(content: bytes, path: Path) -> bytes:
@@ -231,19 +267,19 @@ def _as_utf8(content: bytes, path: Path) -> bytes:
         blocks = (content[start : start + _BLOCK] for start in range(0, len(content), _BLOCK))
         sum(map(len, codecs.iterdecode(blocks, "utf-8")))
         return content
-    found = None
+    text = None
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        found = _decode(content, "utf-16")
+        text = _decode(content, "utf-16")
     # Windows-1252 has a character for nearly every byte, also of binary data and of damaged UTF-8
     elif not re.search(rb"[\0-\x08\x0e-\x1f]", content) and content.decode(errors="ignore").isascii():
-        found = _decode(content, "cp1252")
-        if example := re.search(r"\w*[^\0-\x7f]\w*", found or ""):
+        text = _decode(content, "cp1252")
+        if example := re.search(r"\w*[^\0-\x7f]\w*", text or ""):
             warnings.warn(
                 f"{path.name}: text that is not in UTF-8 is read as Windows-1252, such as {shorten(example[0])}; "
                 "if that is wrong, save the file in UTF-8.",
-                stacklevel=4,
+                stacklevel=5,
             )
-    return content if found is None else found.encode()
+    return content if text is None else text.encode()
 
 
 def _without_excel_line(content: bytes) -> bytes:
@@ -264,13 +300,13 @@ def _find_separator(content: bytes, path: Path) -> str:
     # bytes that are no text are left to the reader, which names them
     lines = content[: 1 << 20].decode("utf-8-sig", errors="replace").splitlines()
     lines = [line for line in lines if line.strip()][:_LINES]
-    counts = {one: {len(row) for row in csv.reader(lines, delimiter=one)} for one in _SEPARATORS}
-    even = [one for one, found in counts.items() if len(found) == 1 and min(found) > 1]
+    cells = {separator: {len(row) for row in csv.reader(lines, delimiter=separator)} for separator in _SEPARATORS}
+    even = [separator for separator, counts in cells.items() if len(counts) == 1 and min(counts) > 1]
     if len(even) < 2:
         return even[0] if even else ","
     # decimal commas may be as many as separators, but not in the header
-    header = {one: len(next(csv.reader(lines[:1], delimiter=one))) for one in even}
-    most = [one for one in even if header[one] == max(header.values())]
+    header = {separator: len(next(csv.reader(lines[:1], delimiter=separator))) for separator in even}
+    most = [separator for separator in even if header[separator] == max(header.values())]
     if len(most) > 1:
         raise ValueError(
             f"{path} must have one separator, got {' and '.join(map(repr, most))} equally often in each line; put "
@@ -286,20 +322,7 @@ def _read_decimals(
 
     An Excel sheet, without `content`, has them only as text.
     """
-    text, marks = {}, {}
-    for column in frame:
-        if not pd.api.types.is_numeric_dtype(frame[column]) and frame[column].notna().any():
-            cells = frame[column].astype("string").str.strip()
-            if not content and not pd.api.types.is_string_dtype(frame[column].dropna()):
-                # dates, or text beside numbers
-                continue
-            if not content and not decimal and cells.dropna().map(is_number).all():
-                _check_points(cells, column, path.name, None, "stored as text")
-                frame[column] = pd.to_numeric(frame[column].str.strip())
-                continue
-            mark = _decimal_mark(cells.dropna(), column, path.name, separator, decimal)
-            if mark is not None:
-                text[column], marks[column] = cells, mark
+    text, marks = _find_marks(frame, bool(content), path.name, separator, decimal)
     commas = [column for column, mark in marks.items() if mark == ","]
     if decimal == "," or (decimal is None and (commas or separator == ";")):
         # pandas has read 1.234 as a number, which may be 1234
@@ -307,7 +330,8 @@ def _read_decimals(
         raw = read_table(path, separator=separator, text=read, content=content) if read else frame
         text |= {column: raw[column].str.strip() for column in read}
         for column in [*commas, *read] if decimal is None else ():
-            beside = column if column in commas else commas[0] if commas else None
+            first_comma = commas[0] if commas else None
+            beside = column if column in commas else first_comma
             _check_points(text[column], column, path.name, beside)
         marks |= dict.fromkeys(read, ",") if decimal else {}
     for column, mark in marks.items():
@@ -315,21 +339,49 @@ def _read_decimals(
     thousands = [column for column, mark in marks.items() if mark == "."]
     for what, columns in (("a decimal comma", commas), ("commas between thousands", thousands)):
         if columns and decimal is None:
-            shown = ", ".join(shorten(str(column)) for column in columns[:4]) + " …" * (len(columns) > 4)
-            warnings.warn(f"{path.name}: numbers are read with {what} in {shown}.", stacklevel=4)
+            shown = list_first([shorten(str(column)) for column in columns], 4)
+            warnings.warn(f"{path.name}: numbers are read with {what} in {shown}.", stacklevel=5)
     return frame
 
 
-def _decimal_mark(given: "pd.Series[str]", column: str, name: str, separator: str, decimal: str | None) -> str | None:
+def _find_marks(
+    frame: pd.DataFrame, is_text: bool, name: str, separator: str, decimal: str | None
+) -> tuple[dict[str, "pd.Series[str]"], dict[str, str]]:
+    """The cells and the decimal mark of each column of numbers that pandas has left as text.
+
+    Columns of an Excel sheet, which is no text file, become numbers in `frame` if each cell is one as it stands.
+    """
+    text: dict[str, pd.Series[str]] = {}
+    marks: dict[str, str] = {}
+    for column in frame:
+        if pd.api.types.is_numeric_dtype(frame[column]) or not frame[column].notna().any():
+            continue
+        cells = frame[column].astype("string").str.strip()
+        if not is_text and not pd.api.types.is_string_dtype(frame[column].dropna()):
+            # dates, or text beside numbers
+            continue
+        if not is_text and not decimal and cells.dropna().map(is_number).all():
+            _check_points(cells, column, name, None, "stored as text")
+            frame[column] = pd.to_numeric(frame[column].str.strip())
+            continue
+        mark = _decimal_mark(cells.dropna(), column, name, separator, decimal)
+        if mark is not None:
+            text[column] = cells
+            marks[column] = mark
+    return text, marks
+
+
+def _decimal_mark(cells: "pd.Series[str]", column: str, name: str, separator: str, decimal: str | None) -> str | None:
     """The decimal mark of a column of text; None if not all cells are numbers, or none has a comma or a point."""
-    comma, point = (bool(given.str.fullmatch(one.pattern).all()) for one in (_COMMA, _POINT))
+    comma = bool(cells.str.fullmatch(_COMMA.pattern).all())
+    point = bool(cells.str.fullmatch(_POINT.pattern).all())
     # integers with too many digits have neither
-    if not (comma or point) or not given.str.contains("[.,]").any():
+    if not (comma or point) or not cells.str.contains("[.,]").any():
         return None
     # a file has semicolons because its commas are decimal marks
     if decimal is not None or (comma and (not point or separator == ";")):
         return decimal or ","
-    commas = given[given.str.contains(",")]
+    commas = cells[cells.str.contains(",")]
     if not comma or not len(commas):
         return "."
     raise ValueError(
@@ -345,8 +397,8 @@ def _check_points(
 
     A cell such as 1.234,5 or 1.234.567 shows that points separate thousands, and one such as 0.5 that they do not.
     """
-    given = cells.dropna()
-    pointed = given[given.str.contains(".", regex=False)]
+    numbers = cells.dropna()
+    pointed = numbers[numbers.str.contains(".", regex=False)]
     if not len(pointed) or not pointed.str.fullmatch(r"[+-]?[1-9]\d{0,2}\.\d{3}").all():
         return
     first = pointed.iloc[0]

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from toa._checks import check_choice
+from toa._limits import list_first
 from toa.data.columns import (
     categories_of,
     is_date,
@@ -85,16 +86,15 @@ def read_panel(
     if not columns:
         raise ValueError(f"{name} must have at least one column of values, got only ids and times; add one.")
     names = list(map(str, columns))
-    times, order = None, None
+    times = None
+    order = None
     if time is not None:
         dates: Any = {"day_first": day_first, "time_zone": time_zone, "freq": freq}
         times, order = read_times(
             frame.get_column(_column(frame, time, name)), ids, f"column {time!r} of {name}", **dates
         )
     cells = [frame.get_column(column) for column in columns]
-    known = {str(one.name): categories_of(one, kinds[str(one.name)]) for one in cells if str(one.name) in kinds}
-    found = {column: texts for column, texts in known.items() if texts is not None}
-    arrays = [to_codes(one, found[str(one.name)], name) if str(one.name) in found else one.to_numpy() for one in cells]
+    arrays, texts = _encode_texts(cells, kinds, name)
     panel = make_panel(
         _numbers(arrays, names, name),
         names,
@@ -110,12 +110,27 @@ def read_panel(
         backend=frame.implementation,
         time_in_index=in_index,
         day_first=order,
-        categories=found,
+        categories=texts,
     )
     if time is None and name == "data":
         # cases have a warning of their own
         warn_of_steps(panel, (*kinds, *(values or ())))
     return panel
+
+
+def _encode_texts(cells: Sequence[Any], kinds: Mapping[str, Any], name: str) -> tuple[list[Any], dict[str, Any]]:
+    """Columns as arrays, with places in place of texts, and the texts of each column that has some."""
+    categories: dict[str, Any] = {}
+    for column in cells:
+        label = str(column.name)
+        texts = categories_of(column, kinds[label]) if label in kinds else None
+        if texts is not None:
+            categories[label] = texts
+    arrays = []
+    for column in cells:
+        label = str(column.name)
+        arrays.append(to_codes(column, categories[label], name) if label in categories else column.to_numpy())
+    return arrays, categories
 
 
 def read_cases(
@@ -151,25 +166,10 @@ def read_cases(
         data = np.asarray(data)
     if isinstance(data, np.ndarray | list | tuple):
         return _read_case_arrays(data, missing, name)
-    frame = _open(data, name)
-    labels: Any = None
-    if label is not None and label in frame.columns:
-        labels = frame.get_column(label).to_list()
-        empty = np.flatnonzero(frame.get_column(label).is_null().to_numpy()) + 1
-        if len(empty):
-            raise ValueError(
-                f"{name} must have a label in every row, got none in column {label!r} at data row {empty[0]}; add it."
-            )
-        frame = frame.drop(label)
+    frame, labels = _split_labels(_open(data, name), label, name)
     if id is not None:
         cells = np.asarray(frame.get_column(_column(frame, id, name)).to_list(), dtype=object)
-        counts = np.diff((found := by_id(cells, id, len(cells), name)).borders)
-        if wide is None and time is None and 0 < (counts > 1).sum() < (counts == 1).sum():
-            raise ValueError(
-                f"column {id!r} of {name} must have each id once, for one case per row, or in several rows, for one "
-                f"step per row, got {found.ids[int((counts > 1).argmax())]!r} more than once beside "
-                f"{int((counts == 1).sum())} ids that occur once; correct it, or name the column of steps with time."
-            )
+        counts = _count_rows(cells, id, name, check=wide is None and time is None)
         wide = time is None and len(counts) == len(cells) if wide is None else wide
     if id is None or wide:
         others = [column for column in frame.columns if str(column) != id]
@@ -183,24 +183,55 @@ def read_cases(
     panel = read_panel(frame.to_native(), id=id, time=time, values=values, missing=missing, name=name, **dates)
     if labels is None:
         return panel
-    kinds: dict[Id, Any] = {}
-    for row, (one, kind) in enumerate(zip(frame.get_column(id).to_list(), labels, strict=True), 1):
-        if kinds.setdefault(one, kind) != kind:
+    return panel.with_labels(_label_by_case(frame.get_column(id).to_list(), labels, label, name), name)
+
+
+def _split_labels(frame: Any, label: str | None, name: str) -> tuple[Any, Any]:
+    """The frame without its column of labels, and the labels; None if it has no such column."""
+    if label is None or label not in frame.columns:
+        return frame, None
+    column = frame.get_column(label)
+    empty = np.flatnonzero(column.is_null().to_numpy()) + 1
+    if len(empty):
+        raise ValueError(
+            f"{name} must have a label in every row, got none in column {label!r} at data row {empty[0]}; add it."
+        )
+    return frame.drop(label), column.to_list()
+
+
+def _count_rows(ids: np.ndarray, id: str, name: str, *, check: bool) -> np.ndarray:
+    """Rows of each id; with `check`, raises ValueError if it is not clear whether a row is a case or a step."""
+    groups = by_id(ids, id, len(ids), name)
+    counts = np.diff(groups.borders)
+    if check and 0 < (counts > 1).sum() < (counts == 1).sum():
+        raise ValueError(
+            f"column {id!r} of {name} must have each id once, for one case per row, or in several rows, for one "
+            f"step per row, got {groups.ids[int((counts > 1).argmax())]!r} more than once beside "
+            f"{int((counts == 1).sum())} ids that occur once; correct it, or name the column of steps with time."
+        )
+    return counts
+
+
+def _label_by_case(ids: Sequence[Id], labels: Sequence[Any], label: str | None, name: str) -> dict[Id, Any]:
+    """The label of each case of a long frame, whose rows must agree on it."""
+    by_case: dict[Id, Any] = {}
+    for row, (id, kind) in enumerate(zip(ids, labels, strict=True), 1):
+        if by_case.setdefault(id, kind) != kind:
             raise ValueError(
-                f"column {label!r} of {name} must have one label per case, got {kind!r} after {kinds[one]!r} for case "
-                f"{one!r} at data row {row}."
+                f"column {label!r} of {name} must have one label per case, got {kind!r} after {by_case[id]!r} for case "
+                f"{id!r} at data row {row}."
             )
-    return panel.with_labels(kinds, name)
+    return by_case
 
 
 def match_panel(panel: Panel, columns: Sequence[str], ids: Collection[Id] | None) -> Panel:
     """The panel with the columns of fit, in their order; raises ValueError for other columns or other ids."""
     panel = panel.select(columns)
-    for one in panel.ids:
-        if ids is not None and one not in ids:
-            known = ", ".join(map(repr, list(ids)[:8])) + " …" * (len(ids) > 8)
+    for id in panel.ids:
+        if ids is not None and id not in ids:
+            fitted = list_first(list(map(repr, ids)), 8)
             where = "" if panel.id_column is None else f" in column {panel.id_column!r}"
-            raise ValueError(f"data must have ids that were fitted, {known}, got {one!r}{where}; fit on its rows too.")
+            raise ValueError(f"data must have ids that were fitted, {fitted}, got {id!r}{where}; fit on its rows too.")
     return panel
 
 
@@ -208,7 +239,7 @@ def check_frequency(panel: Panel, freq: Frequency | None, name: str = "data") ->
     """Raise ValueError if the times of a panel do not have the frequency of fit; few may also have another one."""
     if panel.freq is None or freq is None or panel.freq == freq or panel.times is None:
         return
-    if not all(own.equals(make_times(own[0], freq, len(own))) for own in panel.times):
+    if not all(times.equals(make_times(times[0], freq, len(times))) for times in panel.times):
         raise ValueError(f"{name} must have the frequency of fit, {freq!r}, got {panel.freq!r}; resample it.")
 
 
@@ -218,7 +249,8 @@ def to_native(panel: Panel, columns: Mapping[str, Any]) -> Any:
     if panel.backend is nw.Implementation.PANDAS:
         frame = pd.DataFrame(dict(columns), copy=False)
         return frame.set_index(panel.time_column) if panel.time_in_index else frame
-    plain, zones = {}, {}
+    plain = {}
+    zones = {}
     for name, values in columns.items():
         if isinstance(values, pd.DatetimeIndex) and values.tz is not None:
             zones[name] = str(values.tz)
@@ -227,10 +259,10 @@ def to_native(panel: Panel, columns: Mapping[str, Any]) -> Any:
         if not len(plain[name]) and plain[name].dtype == object:
             # texts of no row are texts
             plain[name] = plain[name].astype(str)
-    made = nw.from_dict(plain, backend=panel.backend)
+    table = nw.from_dict(plain, backend=panel.backend)
     for name, zone in zones.items():
-        made = made.with_columns(nw.col(name).dt.replace_time_zone("UTC").dt.convert_time_zone(zone))
-    return made.to_native()
+        table = table.with_columns(nw.col(name).dt.replace_time_zone("UTC").dt.convert_time_zone(zone))
+    return table.to_native()
 
 
 def columns_by_row(panel: Panel, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
@@ -259,13 +291,13 @@ def forecast_names(columns: Sequence[str], levels: Sequence[float], interval: bo
 
 
 def forecast_columns(
-    found: Mapping[str, np.ndarray], columns: Sequence[str], levels: Sequence[float]
+    arrays: Mapping[str, np.ndarray], columns: Sequence[str], levels: Sequence[float]
 ) -> dict[str, np.ndarray]:
     """Arrays (N, P, C) and (N, P, Q, C) as columns of a table, see `forecast_names`."""
-    parts = [found["forecast"], *(found["quantiles"][:, :, number] for number in range(len(levels)))]
-    parts += [found[end] for end in ("lower", "upper") if end in found]
+    parts = [arrays["forecast"], *(arrays["quantiles"][:, :, number] for number in range(len(levels)))]
+    parts += [arrays[end] for end in ("lower", "upper") if end in arrays]
     values = [part[:, :, index].ravel() for index in range(len(columns)) for part in parts]
-    return dict(zip(forecast_names(columns, levels, "lower" in found), values, strict=True))
+    return dict(zip(forecast_names(columns, levels, "lower" in arrays), values, strict=True))
 
 
 def write_forecast(
@@ -274,7 +306,7 @@ def write_forecast(
     """Forecasts (S, P, ·) of all series as a frame, or as arrays if the data were arrays."""
     if panel.backend is None:
         arrays = [{name: part[index] for name, part in parts.items()} for index in range(len(panel))]
-        results = [one if len(one) > 1 else one["forecast"] for one in arrays]
+        results = [forecast if len(forecast) > 1 else forecast["forecast"] for forecast in arrays]
         return results[0] if panel.ids == (None,) else results
     table = id_column(panel, np.repeat(np.arange(len(panel)), steps))
     if panel.time_column is not None:
@@ -351,31 +383,41 @@ def _open_series(data: Any, time: str | None, taken: Sequence[str | None], name:
             return _open_index(data, name)
     if time is not None:
         return frame, time, False
-    # the only date column, or else the only column whose first cell is text and not a number
-    free = {column: kind for column, kind in frame.schema.items() if column not in taken}
-    found = [column for column, kind in free.items() if kind.is_temporal()]
-    if not found and len(frame):
-        text = (nw.String, nw.Object, nw.Categorical, nw.Unknown)
-        first = {column: frame.get_column(column)[0] for column, kind in free.items() if kind in text}
-        days = [column for column, cell in first.items() if isinstance(cell, datetime.date)]
-        found = days or [column for column, cell in first.items() if isinstance(cell, str) and not is_number(cell)]
-        dated = [column for column in found if not days and is_date(first[column])]
-        found = dated if len(dated) == 1 else found
-        if not found:
-            # numbers such as 20240131, in order
-            whole = {column: frame.get_column(column) for column, kind in free.items() if kind.is_integer()}
-            found = [column for column, cells in whole.items() if spells_days(cells)]
-        if not found and isinstance(data, pd.DataFrame):
-            if isinstance(data.index, pd.TimedeltaIndex):
-                raise ValueError(f"{name} must have dates as times, got durations; add a start date.")
-            if is_date(data.index[0]):
-                return _open_index(data, name)
-    if len(found) > 1:
+    dated = _columns_of_dates(frame, taken)
+    if not dated and len(frame) and isinstance(data, pd.DataFrame):
+        if isinstance(data.index, pd.TimedeltaIndex):
+            raise ValueError(f"{name} must have dates as times, got durations; add a start date.")
+        if is_date(data.index[0]):
+            return _open_index(data, name)
+    if len(dated) > 1:
         raise ValueError(
-            f"{name} must have one time column, got {', '.join(map(repr, found))}; name it with time, an id column "
+            f"{name} must have one time column, got {', '.join(map(repr, dated))}; name it with time, an id column "
             "with id, and the columns to read with values."
         )
-    return frame, found[0] if found else None, False
+    return frame, dated[0] if dated else None, False
+
+
+def _columns_of_dates(frame: Any, taken: Sequence[str | None]) -> list[Any]:
+    """Columns of dates, or else those whose first cell is text and not a number, or else whole numbers that spell days.
+
+    `taken` are columns of another use.
+    """
+    free = {column: kind for column, kind in frame.schema.items() if column not in taken}
+    temporal = [column for column, kind in free.items() if kind.is_temporal()]
+    if temporal or not len(frame):
+        return temporal
+    text = (nw.String, nw.Object, nw.Categorical, nw.Unknown)
+    first = {column: frame.get_column(column)[0] for column, kind in free.items() if kind in text}
+    days = [column for column, cell in first.items() if isinstance(cell, datetime.date)]
+    if days:
+        return days
+    texts = [column for column, cell in first.items() if isinstance(cell, str) and not is_number(cell)]
+    spelled = [column for column in texts if is_date(first[column])]
+    if texts:
+        return spelled if len(spelled) == 1 else texts
+    # numbers such as 20240131, in order
+    whole = {column: frame.get_column(column) for column, kind in free.items() if kind.is_integer()}
+    return [column for column, cells in whole.items() if spells_days(cells)]
 
 
 def _open_index(data: pd.DataFrame, name: str) -> tuple[Any, str, bool]:
@@ -388,10 +430,10 @@ def _open_index(data: pd.DataFrame, name: str) -> tuple[Any, str, bool]:
 
 def _column(frame: Any, wanted: str, name: str) -> Any:
     """The column with this name, which may be a number in pandas."""
-    known = {str(column): column for column in frame.columns}
-    if wanted not in known:
-        raise ValueError(f"{name} must have a column {wanted!r}, got {', '.join(map(repr, known))}.")
-    return known[wanted]
+    columns = {str(column): column for column in frame.columns}
+    if wanted not in columns:
+        raise ValueError(f"{name} must have a column {wanted!r}, got {', '.join(map(repr, columns))}.")
+    return columns[wanted]
 
 
 def _read_arrays(data: Any, missing: Missing, name: str) -> Panel:
@@ -400,8 +442,8 @@ def _read_arrays(data: Any, missing: Missing, name: str) -> Panel:
     for index, array in enumerate(data if several else [data]):
         what = f"series {index!r} of {name}" if several else name
         if not isinstance(array, np.ndarray) or array.ndim not in (1, 2):
-            found = f"shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-            raise ValueError(f"{what} must be an array (T,) or (T, C), got {found}.")
+            kind = f"shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+            raise ValueError(f"{what} must be an array (T,) or (T, C), got {kind}.")
         array = array.reshape(len(array), -1) if array.size else array.reshape(len(array), 1)
         parts.append(_numbers(list(array.T), _names(array.shape[1]), what))
         if array.shape[1] != parts[0].shape[1]:
@@ -425,23 +467,29 @@ def _read_case_arrays(data: Any, missing: Missing, name: str) -> Panel:
     cases: list[Values] = []
     for number, entry in enumerate(data, 1):
         what = f"case {number} of {name}"
-        case = np.atleast_2d(np.asarray(entry))
-        if case.ndim != 2 or not case.size:
-            raise ValueError(f"{what} must be an array (C, l) or (l,) with at least one step, got shape {case.shape}.")
-        if np.iscomplexobj(case):
-            raise ValueError(f"{what} must hold real numbers, got {case.dtype}. Complex data not supported.")
-        try:
-            values = np.ascontiguousarray(case.T, dtype=np.float64)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{what} must hold only numbers, got {error}; convert it first.") from None
-        if not np.isfinite(values).all():
-            frame = pd.DataFrame(values).add_prefix("channel ")
-            values = fill_missing(to_numbers(frame, what), list(frame.columns), what, missing, "step")
+        values = _read_case(entry, missing, what)
         cases.append(values)
         if values.shape[1] != cases[0].shape[1]:
             raise ValueError(f"{what} must have {cases[0].shape[1]} channels, as the first, got {values.shape[1]}.")
     columns = _names(cases[0].shape[1])
     return Panel(values=tuple(cases), columns=columns, ids=tuple(range(len(cases))))
+
+
+def _read_case(entry: Any, missing: Missing, what: str) -> Values:
+    """The values (l, C) of one case (C, l) or (l,)."""
+    case = np.atleast_2d(np.asarray(entry))
+    if case.ndim != 2 or not case.size:
+        raise ValueError(f"{what} must be an array (C, l) or (l,) with at least one step, got shape {case.shape}.")
+    if np.iscomplexobj(case):
+        raise ValueError(f"{what} must hold real numbers, got {case.dtype}. Complex data not supported.")
+    try:
+        values = np.ascontiguousarray(case.T, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{what} must hold only numbers, got {error}; convert it first.") from None
+    if np.isfinite(values).all():
+        return values
+    frame = pd.DataFrame(values).add_prefix("channel ")
+    return fill_missing(to_numbers(frame, what), list(frame.columns), what, missing, "step")
 
 
 def _names(count: int) -> tuple[str, ...]:

@@ -109,7 +109,8 @@ def clock_hint(times: pd.Index, row: int) -> str:
     """A remedy if the clocks may have been changed before this row: an hour is skipped or repeated."""
     if not isinstance(times, pd.DatetimeIndex) or times.tz is not None or row < 2 or not times[row].hour:
         return ""
-    step, usual = times[row] - times[row - 1], times[row - 1] - times[row - 2]
+    step = times[row] - times[row - 1]
+    usual = times[row - 1] - times[row - 2]
     changed = step == pd.Timedelta(0) or abs(step - usual) == pd.Timedelta("1h")
     return "; if the clocks were changed in that hour, give time_zone" if changed else ""
 
@@ -143,12 +144,12 @@ def describe_steps(freq: Frequency, steps: int) -> str:
     """The time of some steps in words: "36 hours"; "3 steps of MS" if steps differ in length."""
     step = None if isinstance(freq, int) else _fixed_step(freq)
     if step is None:
-        return f"{steps} step{'s' * (steps > 1)} of {freq}"
+        return f"{steps} {'steps' if steps > 1 else 'step'} of {freq}"
     sizes = {"day": 86_400, "hour": 3_600, "minute": 60}
     seconds = steps * step / 10**9
     name = next((name for name, size in sizes.items() if seconds % size == 0), "second")
     count = seconds / sizes.get(name, 1)
-    return f"{count:g} {name}{'s' * (count != 1)}"
+    return f"{count:g} {name}" if count == 1 else f"{count:g} {name}s"
 
 
 def season_of(freq: Frequency | None) -> int | None:

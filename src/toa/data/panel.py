@@ -113,21 +113,23 @@ class Panel:
     def _cut(self, slices: Sequence[slice]) -> "Panel":
         fields: dict[str, Any] = {"values": self.values, "times": self.times, "rows": self.rows}
         cut: dict[str, Any] = {
-            name: tuple(part[one] for part, one in zip(parts, slices, strict=True))
+            name: tuple(part[rows] for part, rows in zip(parts, slices, strict=True))
             for name, parts in fields.items()
             if parts
         }
         begins = None
         if self.begins is not None:
-            firsts = [one.indices(rows)[0] for one, rows in zip(slices, self.lengths, strict=True)]
-            begins = tuple(np.maximum(0, own - first) for own, first in zip(self.begins, firsts, strict=True))
+            firsts = [part.indices(rows)[0] for part, rows in zip(slices, self.lengths, strict=True)]
+            begins = tuple(np.maximum(0, begin - first) for begin, first in zip(self.begins, firsts, strict=True))
         return replace(self, **cut, begins=begins)
 
     def complete(self, columns: Sequence[str] = ()) -> "Panel":
         """Each series from the row on at which all columns but `columns` have begun, and these have the most values."""
-        places, slices = [self.columns.index(column) for column in columns], []
-        for own, rows in zip(self.begins or (), self.lengths, strict=self.begins is not None):
-            free, least = own[places], np.delete(own, places).max(initial=0)
+        places = [self.columns.index(column) for column in columns]
+        slices = []
+        for begins, rows in zip(self.begins or (), self.lengths, strict=self.begins is not None):
+            free = begins[places]
+            least = np.delete(begins, places).max(initial=0)
             firsts = np.append(free[free > least], least)
             values = (free <= firsts[:, None]).sum(1) * (rows - firsts)
             slices.append(slice(int(firsts[values.argmax()]), None))
@@ -143,30 +145,26 @@ class Panel:
             most: Largest number of rows, the last ones.
         """
         places = [self.columns.index(column) for column in columns]
-        begins = [[0] * len(self.columns)] * len(self) if self.begins is None else [own.tolist() for own in self.begins]
+        begins = [[0] * len(self.columns)] * len(self)
+        if self.begins is not None:
+            begins = [begin.tolist() for begin in self.begins]
         return [
-            self.values[one][max(min(begins[one][place], end - 1), 0 if most is None else end - most) : end, place]
-            for one, end in (enumerate(self.lengths) if ends is None else ends)
+            self.values[index][max(min(begins[index][place], end - 1), 0 if most is None else end - most) : end, place]
+            for index, end in (enumerate(self.lengths) if ends is None else ends)
             for place in places
         ]
 
     def with_labels(self, y: Any, name: str = "y") -> "Panel":
         """The panel with labels from y: one label per case, or a mapping or pandas series by id."""
         if self.backend is not None and isinstance(y, Mapping | pd.Series):
-            for one in self.ids:
-                if one not in y:
-                    raise ValueError(f"{name} must have a label for each case, got none for case {one!r}; add it.")
-            y = [y[one] for one in self.ids]
+            for id in self.ids:
+                if id not in y:
+                    raise ValueError(f"{name} must have a label for each case, got none for case {id!r}; add it.")
+            y = [y[id] for id in self.ids]
         labels = np.asarray(y)
         if labels.dtype == object or not hasattr(y, "dtype"):
             # numpy turns numbers beside text into text
-            found = [label for label in np.asarray(y, dtype=object).ravel() if not pd.isna(label)]
-            text = [label for label in found if isinstance(label, str)]
-            if text and len(text) < len(found):
-                raise ValueError(
-                    f"{name} must have labels of one type, got text such as {text[0]!r} beside other values; "
-                    "convert all labels to text, or all to numbers."
-                )
+            _check_one_type(np.asarray(y, dtype=object).ravel(), name)
         if np.iscomplexobj(labels):
             raise ValueError(f"{name} must have labels that are text, booleans or real numbers, got {labels.dtype}.")
         if labels.ndim == 2 and labels.shape[1] == 1:
@@ -194,6 +192,17 @@ class Panel:
         # most series of a table end at the same time
         ahead: dict[Any, pd.Index] = {end: make_times(end, self.freq, steps + 1)[1:] for end in dict.fromkeys(ends)}
         return [ahead[end] for end in ends]
+
+
+def _check_one_type(labels: np.ndarray, name: str) -> None:
+    """Raise ValueError for text beside numbers; missing labels do not count."""
+    filled = [label for label in labels if not pd.isna(label)]
+    text = [label for label in filled if isinstance(label, str)]
+    if text and len(text) < len(filled):
+        raise ValueError(
+            f"{name} must have labels of one type, got text such as {text[0]!r} beside other values; "
+            "convert all labels to text, or all to numbers."
+        )
 
 
 class MissingValuesError(ValueError):
@@ -245,63 +254,93 @@ def make_panel(
     check_choice("missing", missing, MISSING)
     groups = by_id(ids, source.get("id_column"), len(values), name)
     if ids is not None:
-        values, times = values[groups.order], None if times is None else times[groups.order]
+        values = values[groups.order]
+        times = None if times is None else times[groups.order]
     places = None
     if times is not None:
         _check_increasing(times, groups, name, allow_duplicates=allow_duplicates)
         if regular:
             freq = freq if groups.inner.any() else freq or usual_freq
-            freq, places = find_grid(times, groups.inner, groups.order, freq, name)
-            gaps = np.flatnonzero((np.diff(places) != 1) & groups.inner)
-            if missing == "error" and len(gaps):
-                last = int(gaps[0]) + 1
-                raise ValueError(
-                    f"{name} must have a row at every step of its frequency {freq!r}, got {times[last]} after "
-                    f"{times[last - 1]} at data row {groups.order[last] + 1} ({len(gaps)} such gaps); add the rows, or "
-                    f"fill them with missing='interpolate', 'ffill' or 'zero'{clock_hint(times, last)}."
-                )
+            freq, places = _place_on_grid(times, groups, freq, name, may_have_gaps=missing != "error")
     elif freq is not None:
         raise ValueError(f"{name} must have times of the frequency {freq!r}, got no time column; name it with time.")
     texts = [place for place, column in enumerate(columns) if column in source.get("categories", ())]
-    parts, ends = [], list[str]()
-    for one, start, stop in zip(groups.ids, groups.borders[:-1].tolist(), groups.borders[1:].tolist(), strict=True):
-        rows, when = groups.order[start:stop], None if times is None else times[start:stop]
-        part = values[start:stop]
+    parts: list[_Part] = []
+    begins: list[np.ndarray] = []
+    ends: list[str] = []
+    for id, start, stop in zip(groups.ids, groups.borders[:-1].tolist(), groups.borders[1:].tolist(), strict=True):
+        part = _Part(values[start:stop], groups.order[start:stop], None if times is None else times[start:stop])
         if places is not None and places[stop - 1] - places[start] >= stop - start:
-            # a row of NaN at each step that has none
-            at = places[start:stop] - places[start]
-            given, numbers, count = part, rows, int(at[-1]) + 1
-            _check_filled(at, when, values, name)
-            part, rows = np.full((count, len(columns)), np.nan), np.full(count, -1)
-            part[at], rows[at] = given, numbers
             assert freq is not None
-            when = None if when is None else make_times(when[0], freq, count)
+            _check_filled(places[start:stop] - places[start], part.times, values, name)
+            part = part.with_all_steps(places[start:stop] - places[start], freq)
         begin = np.zeros(len(columns), dtype=np.int64)
-        if np.isnan(part).any():
+        if np.isnan(part.values).any():
+            filled = part.values
             if late_columns:
-                begin = np.isfinite(part).argmax(0)
-                # a column without values stays NaN
-                before = np.arange(len(part))[:, None] < begin
-                part = np.where(before, part[begin, np.arange(len(columns))], part)
+                filled, begin = _without_late_begins(filled)
             if texts and missing != "error":
                 # texts have no order, so an inserted row keeps the last text
-                part = part.copy()
-                part[:, texts] = pd.DataFrame(part[:, texts]).ffill()
-            label, end = name if one is None else f"series {one!r} of {name}", _empty_end(part, columns)
-            part = fill_missing(part, columns, label, missing, end=end)
+                filled = filled.copy()
+                filled[:, texts] = pd.DataFrame(filled[:, texts]).ffill()
+            label = name if id is None else f"series {id!r} of {name}"
+            end = _empty_end(filled, columns)
+            part = part._replace(values=fill_missing(filled, columns, label, missing, end=end))
             ends += [f"{label}: {end}"] if end else []
-        parts.append((part, rows, when, begin))
+        parts.append(part)
+        begins.append(begin)
     _warn_of_empty_ends(ends, missing)
     return Panel(
-        values=tuple(part for part, *_ in parts),
+        values=tuple(part.values for part in parts),
         columns=tuple(columns),
         ids=groups.ids,
-        times=None if times is None else tuple(when for _, _, when, _ in parts),
+        times=None if times is None else tuple(part.times for part in parts),
         freq=freq,
-        rows=tuple(rows for _, rows, *_ in parts),
-        begins=tuple(begin for *_, begin in parts) if any(begin.any() for *_, begin in parts) else None,
+        rows=tuple(part.rows for part in parts),
+        begins=tuple(begins) if any(begin.any() for begin in begins) else None,
         **source,
     )
+
+
+class _Part(NamedTuple):
+    """The rows of one series: values (T, C), row numbers of the source with -1 for inserted rows, and times."""
+
+    values: Values
+    rows: Int64[np.ndarray, " t"]
+    times: Any
+
+    def with_all_steps(self, places: np.ndarray, freq: Frequency) -> "_Part":
+        """The series with a row of NaN at each step that has none; its rows are at these places."""
+        count = int(places[-1]) + 1
+        values = np.full((count, self.values.shape[1]), np.nan)
+        rows = np.full(count, -1)
+        values[places] = self.values
+        rows[places] = self.rows
+        return _Part(values, rows, None if self.times is None else make_times(self.times[0], freq, count))
+
+
+def _without_late_begins(values: Values) -> tuple[Values, Int64[np.ndarray, " c"]]:
+    """Values with the first one of each column repeated before it, and the row of that first value."""
+    begin = np.isfinite(values).argmax(0)
+    # a column without values stays NaN
+    before = np.arange(len(values))[:, None] < begin
+    return np.where(before, values[begin, np.arange(values.shape[1])], values), begin
+
+
+def _place_on_grid(
+    times: pd.Index, groups: _Groups, freq: Frequency | None, name: str, *, may_have_gaps: bool
+) -> tuple[Frequency, np.ndarray]:
+    """The frequency, and the position of each row on the grid of its series; raises ValueError for gaps."""
+    freq, places = find_grid(times, groups.inner, groups.order, freq, name)
+    gaps = np.flatnonzero((np.diff(places) != 1) & groups.inner)
+    if len(gaps) and not may_have_gaps:
+        last = int(gaps[0]) + 1
+        raise ValueError(
+            f"{name} must have a row at every step of its frequency {freq!r}, got {times[last]} after "
+            f"{times[last - 1]} at data row {groups.order[last] + 1} ({len(gaps)} such gaps); add the rows, or "
+            f"fill them with missing='interpolate', 'ffill' or 'zero'{clock_hint(times, last)}."
+        )
+    return freq, places
 
 
 def _empty_end(values: Values, columns: Sequence[str]) -> str:
@@ -319,7 +358,8 @@ def _warn_of_empty_ends(ends: Sequence[str], missing: str) -> None:
 
 def _check_filled(places: np.ndarray, times: Any, values: np.ndarray, name: str) -> None:
     """Raise if missing rows would make a series, with rows at these places, far larger than the whole table."""
-    count, budget = int(places[-1]) + 1, memory_budget()
+    count = int(places[-1]) + 1
+    budget = memory_budget()
     if 8 * count * values.shape[1] > max(budget, _MOST_FILLED * values.nbytes):
         gap = int(np.diff(places).argmax())
         raise ValueError(
@@ -403,8 +443,8 @@ def fill_missing(
         counts = [f"{int(n)} in {column!r}" for column, n in zip(columns, left.sum(0), strict=True) if n]
         more = f" and more in {len(counts) - 8} further columns" if len(counts) > 8 else ""
         first = f"the first at {row} {int(left.any(1).argmax()) + 1}"
-        found = f"{int(left.sum())} NaN: {', '.join(counts[:8])}{more}, {first}"
-        raise MissingValuesError(f"{name} must have no missing values, got {found}", remedy)
+        listed = f"{int(left.sum())} NaN: {', '.join(counts[:8])}{more}, {first}"
+        raise MissingValuesError(f"{name} must have no missing values, got {listed}", remedy)
     return values
 
 
@@ -416,10 +456,12 @@ def _check_increasing(times: pd.Index, groups: _Groups, name: str, *, allow_dupl
     for wrong in (steps < 0, (steps == 0) & (not allow_duplicates)):
         if wrong.any():
             last = int(wrong.argmax()) + 1
-            one, row = groups.ids[int(np.searchsorted(groups.borders, last, "right")) - 1], groups.order[last] + 1
-            what, kind = name if one is None else f"series {one!r} of {name}", "date" if is_dated else "step"
-            own = "give id, if it has several series" if one is None else "give two recordings different ids"
-            hint = f", or {own}{clock_hint(times, last)}"
+            id = groups.ids[int(np.searchsorted(groups.borders, last, "right")) - 1]
+            row = groups.order[last] + 1
+            what = name if id is None else f"series {id!r} of {name}"
+            kind = "date" if is_dated else "step"
+            remedy = "give id, if it has several series" if id is None else "give two recordings different ids"
+            hint = f", or {remedy}{clock_hint(times, last)}"
             if steps[last - 1] < 0:
                 raise ValueError(
                     f"{what} must be sorted by {kind}, got {times[last]} after {times[last - 1]} at data row {row}; "
@@ -437,14 +479,14 @@ def by_id(ids: Any, column: str | None, count: int, name: str) -> _Groups:
         raise ValueError(f"{name} must have at least one row, got none.")
     if ids is None:
         return _Groups((None,), np.arange(count), np.array([0, count]), np.ones(count - 1, dtype=bool))
-    codes, found = pd.factorize(ids)
+    codes, unique = pd.factorize(ids)
     if (codes < 0).any():
         row = int((codes < 0).argmax()) + 1
         raise ValueError(f"{name} must have an id in every row, got none in column {column!r} at data row {row}.")
-    names = tuple(found.tolist())
-    for one in names:
-        if isinstance(one, bool) or not isinstance(one, str | int):
-            raise ValueError(f"{name} must have ids that are text or integers, got {one!r} in column {column!r}.")
+    names = tuple(unique.tolist())
+    for id in names:
+        if isinstance(id, bool) or not isinstance(id, str | int):
+            raise ValueError(f"{name} must have ids that are text or integers, got {id!r} in column {column!r}.")
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     return _Groups(names, order, np.searchsorted(codes, np.arange(len(names) + 1)), np.diff(codes) == 0)

@@ -74,13 +74,19 @@ def split_rows(
         train, val_stop, test_start, stop = 12 * month, 16 * month, 16 * month, 20 * month
     elif rule == "solar":
         # unlike "ratio", one or two rows may lie between validation and test
-        train, test_start, stop = int(rows * 0.7), rows - int(rows * 0.2), rows
+        train = int(rows * 0.7)
+        test_start = rows - int(rows * 0.2)
+        stop = rows
         val_stop = train + int(rows * 0.1)
     elif rule == "pems":
-        train, val_stop, test_start, stop = int(rows * 0.6), int(rows * 0.8), int(rows * 0.8), rows
+        train = int(rows * 0.6)
+        val_stop = int(rows * 0.8)
+        test_start = int(rows * 0.8)
+        stop = rows
     else:
         first, _, last = _SHARES[rule] if isinstance(rule, str) else rule
-        train, stop = int(rows * first), rows
+        train = int(rows * first)
+        stop = rows
         val_stop = test_start = rows - int(rows * last)
     if stop > rows:
         raise ValueError(f"split {rule!r} must have at least {stop} rows, got {rows} in {name}; use split='ratio'.")
@@ -138,7 +144,8 @@ class StandardScaler:
         """Fit to the train rows; a constant channel raises ValueError, or is divided by 1 with `allow_constant`."""
         if train.ndim != 2 or not len(train):
             raise ValueError(f"train rows must have shape (T, C) with T >= 1, got {train.shape}.")
-        mean, std = train.mean(0), train.std(0)
+        mean = train.mean(0)
+        std = train.std(0)
         # rounding may give a constant column a std of about the last digit
         constant = (np.ptp(train, axis=0) == 0) | (std <= np.finfo(np.float64).eps * np.abs(mean))
         if constant.any() and not allow_constant:

@@ -42,7 +42,8 @@ class _BoundedGzip(gzip.GzipFile):
 
     def __init__(self, path: Path, mode: str) -> None:
         super().__init__(path, mode)
-        self._path, self._limit = path, unpacked_limit(path.stat().st_size)
+        self._path = path
+        self._limit = unpacked_limit(path.stat().st_size)
 
     def read(self, size: int | None = -1) -> bytes:
         content = super().read(self._left() if size is None or size < 0 else size)
@@ -113,7 +114,8 @@ def read_dataset(spec: DatasetSpec, path: str | Path, *, fill: str | None = None
     Args:
         fill: How to fill missing values, see `read_csv_series`; as the entry says if None.
     """
-    path, fill = Path(path), fill or spec.fill
+    path = Path(path)
+    fill = fill or spec.fill
     if spec.reader == "npz":
         panel = _series(pd.DataFrame(_read_npz(path)), str(path), fill)
     elif spec.reader == "npy":
@@ -273,7 +275,8 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
 def _series(frame: pd.DataFrame, name: str, fill: str | None, **times: Any) -> Panel:
     if fill is not None:
         check_choice("fill", fill, FILLS)
-    values, columns = to_numbers(frame, name), tuple(map(str, frame.columns))
+    values = to_numbers(frame, name)
+    columns = tuple(map(str, frame.columns))
     return make_panel(values, columns, regular=False, missing=fill or "error", name=name, **times)
 
 
@@ -288,7 +291,8 @@ def _read_ts_header(path: Path, lines: Iterator[tuple[int, str]]) -> bool:
         if tag == "@data":
             break
     classes, equal = tags.get("@classlabel", "no such line"), tags.get("@equallength", "true")
-    stamps, named = tags.get("@timestamps", "false"), classes.startswith("true ")
+    stamps = tags.get("@timestamps", "false")
+    named = classes.startswith("true ")
     only = "only files for classification can be read."
     for holds, rule, found, remedy in (
         (tags, "hold a header and cases", "an empty file", "is the download complete?"),
@@ -353,7 +357,8 @@ def _parse_npy(content: bytes) -> np.ndarray:
     shape, _, dtype = read_header(stream)
     if any(size < 0 for size in shape):
         raise ValueError(f"a negative size in the shape {shape}")
-    need, left = math.prod(shape) * dtype.itemsize, len(content) - stream.tell()
+    need = math.prod(shape) * dtype.itemsize
+    left = len(content) - stream.tell()
     if need > left and not dtype.hasobject:
         raise ValueError(f"a header that states {need} bytes, but only {left} follow it")
     array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)

@@ -64,7 +64,8 @@ class Windows:
         check_at_least("lookback", lookback, 1)
         check_at_least("horizon", horizon, self._least_horizon)
         self.segment = Segment(*segment)
-        self.lookback, self.horizon = lookback, horizon
+        self.lookback = lookback
+        self.horizon = horizon
         self.device = torch.device(device)
         rows = len(series)
         if not 0 <= self.segment.start <= self.segment.stop <= rows:
@@ -83,7 +84,8 @@ class Windows:
         # all windows at stride 1 as one view (N, (L + P) * C): each is a contiguous piece of memory
         flat = ((table[self.segment.start : self.segment.stop].contiguous(), table.shape[1]) for table in tables)
         views = [rows.view(-1).unfold(0, (lookback + horizon) * width, width) for rows, width in flat]
-        self._values, self._marks = views[0], views[1] if len(views) > 1 else None
+        self._values = views[0]
+        self._marks = views[1] if len(views) > 1 else None
         self._starts = None if starts is None else starts.to(self._values.device)
 
     def __len__(self) -> int:
@@ -101,7 +103,8 @@ class Windows:
         index = index.to(self._values.device)
         if self._starts is not None:
             index = self._starts[index]
-        length, parts = self.lookback + self.horizon, list[Tensor]()
+        length = self.lookback + self.horizon
+        parts = list[Tensor]()
         for windows in (self._values,) if self._marks is None else (self._values, self._marks):
             picked = windows.index_select(0, index).view(len(index), length, windows.shape[1] // length)
             if picked.device.type == "cpu" and self.device.type == "cuda":
@@ -131,7 +134,9 @@ class SeriesWindows(Windows):
         check_at_least("length", length, 1)
         check_at_least("stride", stride, 1)
         parts = [series] if isinstance(series, Tensor) else list(series)
-        starts, ends, begin = list[int](), list[int](), 0
+        starts = list[int]()
+        ends = list[int]()
+        begin = 0
         for part in parts:
             last = len(part) - length
             if last < 0:
@@ -141,7 +146,9 @@ class SeriesWindows(Windows):
                 ends.append(begin + last)
             begin += len(part)
         joined = parts[0] if len(parts) == 1 else torch.cat(parts)
-        self.length, self.rows, self.regular = length, begin, len(starts)
+        self.length = length
+        self.rows = begin
+        self.regular = len(starts)
         self.starts: Int[Tensor, " n"] = torch.tensor(starts + ends).to(joined.device)
         super().__init__(joined, None, (0, begin), length, 0, starts=self.starts, device=joined.device)
 
