@@ -7,6 +7,7 @@ import torch
 from toa._limits import memory_budget, most_windows, unpacked_limit
 from toa.data.classification import Cases
 from toa.estimators import Forecaster
+from toa.estimators.fitted import windows_together
 from toa.estimators.intervals import Choice
 from toa.estimators.sizes import choose_schedule, classifier_schedule, detector_schedule
 from toa.training.classify import classify
@@ -69,17 +70,19 @@ def test_forecasts_do_not_depend_on_the_budget(monkeypatch):
 def test_histories_of_a_wide_table_are_combined_in_parts(monkeypatch):
     data = np.random.default_rng(0).normal(size=(120, 3)).cumsum(0)
     model = Forecaster(4, epochs=1, effort="least").fit(data)
-    expected = model.backtest(data).forecast
+    places = [(0, origin) for origin in range(80, 117)]
     combine = Choice.combine
     seen = []
-    monkeypatch.setattr("toa.estimators.forecaster._HISTORIES", 7)
+    expected = model.fitted_.forecast(model.read(data), places)["forecast"]
+    assert (windows_together(3), windows_together(4_000)) == (2_000, 10)
 
     def watched(self, histories, *more):
         seen.append(len(histories))
         return combine(self, histories, *more)
 
     monkeypatch.setattr(Choice, "combine", watched)
-    np.testing.assert_allclose(model.backtest(data).forecast, expected)
+    found = model.fitted_.forecast(model.read(data), places, most_windows=2)["forecast"]
+    np.testing.assert_allclose(found, expected)
     assert max(seen) == 6
 
 

@@ -11,7 +11,6 @@ Alphabet: N series, K windows, P horizon, C columns, T rows, Q levels.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,8 @@ from toa._checks import check_choice
 from toa.data import COLLECTIONS, DATASETS, load_collection, locate, read_dataset
 from toa.estimators import Forecaster
 from toa.estimators.baselines import BASELINES, align_histories
-from toa.estimators.ensemble import TREES, fit_trees, history_rows
+from toa.estimators.families import FAMILIES
+from toa.estimators.lag_methods import TREES, fit_trees, history_rows
 from toa.integrations.gift_eval import LEVELS
 from toa.training.metrics import pinball_error, score_forecasts, seasonal_error
 
@@ -155,8 +155,9 @@ def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None,
     else:
         kind = "auto" if method in FORECASTERS else "toa"
         fixed = {"model": kind, "season": config.season, "quantiles": LEVELS}
-        leave_out = mock.patch("toa.estimators.ensemble._TREE_STEPS", 0) if method == FORECASTERS[1] else nullcontext()
-        with leave_out:
+        with mock.patch.dict(FAMILIES):
+            if method == FORECASTERS[1]:
+                del FAMILIES["trees"]
             model = Forecaster(config.horizon, **{**fixed, **options}).fit([values[:-tested] for values in series])
         fitted = time.monotonic()
         found = model.backtest(list(series), test_size=tested, stride=config.horizon)

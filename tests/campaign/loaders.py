@@ -23,7 +23,7 @@ from toa.data.tables import read_labels
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.estimators.base import CONFIG, WEIGHTS, load_estimator
 from toa.estimators.boosting import BoostedTrees
-from toa.estimators.ensemble import TREES
+from toa.estimators.lag_methods import TREES, FittedTrees
 from toa.estimators.stack import Stack
 from toa.experiments import resolve
 from toa.experiments.records import config_hash, hashed_values, read_record, write_record
@@ -130,7 +130,8 @@ def _boosted_forecaster(path: Path) -> None:
     own = found.choice_.ensemble
     trees = BoostedTrees.fit(_rows(120).T, season=own.season, lookback=12)
     assert trees is not None
-    found.choice_ = replace(found.choice_, ensemble=replace(own, weights={TREES: 1.0}, fitted={TREES: trees}))
+    ensemble = replace(own, weights={TREES: 1.0}, fitted={TREES: FittedTrees(trees, 2)})
+    found.fitted_ = replace(found.fitted_, choice=replace(found.choice_, ensemble=ensemble))
     found.save(path)
 
 

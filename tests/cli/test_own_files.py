@@ -201,7 +201,7 @@ def test_texts_of_a_covariate_are_checked_before_training(tmp_path, monkeypatch,
     def train(*_: object) -> None:
         raise AssertionError("trained before the check")
 
-    monkeypatch.setattr("toa.estimators.Forecaster._fit_choice", train)
+    monkeypatch.setattr("toa.estimators.forecaster.fit_forecaster", train)
     table(MONTHS).assign(day=[*[first] * 30, "Easter", *[first] * 9]).to_csv(tmp_path / "a.csv", index=False)
     pd.DataFrame({"when": MONTHS[:3] + pd.DateOffset(months=40), "day": "none"}).to_csv(tmp_path / "b.csv", index=False)
     code, text = call(

@@ -160,7 +160,7 @@ def test_a_share_to_test_on_is_not_trained_on_though_rows_are_missing(tmp_path):
     kept = np.random.default_rng(0).random(300) > 0.45
     table = table[kept | (np.arange(300) > 200) | (np.arange(300) == 0)]
     own = Forecaster(horizon=7, missing="ffill", effort="least", device="cpu")
-    trained = without_last(own, table, 0.2)
+    trained = without_last(own.read(table), table, 0.2, own.horizon)
     assert trained["day"].max() < own.fit(trained).backtest(table, test_size=0.2).frame()["day"].min()
     assert len(table) - len(trained) == 60
 

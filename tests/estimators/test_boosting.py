@@ -4,11 +4,12 @@ import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from tests.estimators.signals import PERIOD, wave
+from tests.estimators.stages import only, validate_series
 from tests.support import message
 from toa.estimators import Forecaster
 from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.boosting import BoostedTrees, _arrays, _scaled
-from toa.estimators.ensemble import RollingOrigins, validate_methods
+from toa.estimators.origins import RollingOrigins
 
 
 def histories(count: int = 12) -> np.ndarray:
@@ -106,12 +107,11 @@ def test_the_forecast_of_a_long_series_may_grow():
     assert error < 0.01
 
 
-def test_a_forecaster_with_trees_is_the_same_after_saving(tmp_path, monkeypatch):
-    # trees alone, so that they have a weight
-    only = {"boosting": 1.0}, {"boosting": 0.5, "ensemble": 0.5}
-    monkeypatch.setattr("toa.estimators.ensemble.choose_weights", lambda *_: only)
+def test_a_forecaster_with_trees_is_the_same_after_saving(tmp_path):
     series = [wave(80, seed=one) for one in range(4)]
-    fitted = Forecaster(6, season=PERIOD, backbone="dlinear", epochs=1).fit(series)
+    # trees alone, so that they have a weight
+    with only("trees"):
+        fitted = Forecaster(6, season=PERIOD, backbone="dlinear", epochs=1).fit(series)
     assert fitted.weights_ == {"boosting": 1.0}
     fitted.save(tmp_path / "model.toa")
     loaded = Forecaster.load(tmp_path / "model.toa")
@@ -123,7 +123,7 @@ def test_long_horizons_are_left_to_other_methods():
     series = [wave(400)]
     for horizon, expected in ((60, True), (61, False)):
         origins = RollingOrigins.choose([400], horizon=horizon, share=0.1)
-        assert ("boosting" in validate_methods(series, origins, PERIOD, 0)) is expected
+        assert ("boosting" in validate_series(series, origins, PERIOD)) is expected
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,36 @@
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.exceptions import NotFittedError
 
 from tests.estimators.signals import PERIOD, long, quick, wave, wide
+from tests.estimators.stages import only
 from tests.support import message
 from toa.data.frequency import season_of
 from toa.estimators import Forecaster
 from toa.estimators.baselines import find_season
-from toa.estimators.ensemble import TREES, fit_trees
+from toa.estimators.effort import EFFORTS
+from toa.estimators.lag_methods import TREES, FittedTrees, fit_trees
+from toa.estimators.network import limit_work
 from toa.estimators.sizes import choose_lookback, choose_settings, limit_schedule
+from toa.training.forecast import HorizonForecasting
 
 
 def auto(horizon: int = 6, **options):
     return quick(horizon, **{"model": "auto", "epochs": 2} | options)
+
+
+@pytest.fixture
+def network_decides() -> Iterator[None]:
+    """Leave only the network in the choice."""
+    with only("network"):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +103,8 @@ def test_a_backtest_compares_with_the_trees_and_says_what_is_equal() -> None:
     trees = fit_trees(np.asarray(wave(240))[None], PERIOD, 6)
     assert trees is not None
     weights = {"seasonal naive": 1.0}
-    fitted.choice_ = replace(
-        fitted.choice_, ensemble=replace(fitted.choice_.ensemble, fitted={TREES: trees}, weights=weights)
-    )
+    ensemble = replace(fitted.choice_.ensemble, fitted={TREES: FittedTrees(trees, 6)}, weights=weights)
+    fitted.fitted_ = replace(fitted.fitted_, choice=replace(fitted.choice_, ensemble=ensemble))
     found = fitted.backtest(wide(300), test_size=60, stride=6)
     assert "boosting" in found.table().index
     assert "equals seasonal naive on every column" in found.verdicts()
@@ -162,23 +174,26 @@ def test_two_axis_does_not_count_the_season_twice_at_its_start() -> None:
     assert errors["toa"] < 1.5 * errors["seasonal naive"]
 
 
-def test_a_fit_that_is_stopped_leaves_the_network_as_it_was(monkeypatch) -> None:
-    seen = []
+def test_a_fit_that_is_stopped_leaves_the_forecaster_as_it_was(network_decides, monkeypatch) -> None:
+    model = auto(epochs=4).fit(wide())
+    before, expected = model.fitted_, model.predict()
 
-    def train_again(model, networks, panel, train_again=Forecaster._train_again):
-        seen.append(model.scaler_["mean"].clone())
-        monkeypatch.setattr(Forecaster, "_fit_model", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        train_again(model, networks, panel)
+    def stop(task, config, data, *how, run=HorizonForecasting.fit, **more):
+        # when it is trained again, on all rows
+        if data.val is None:
+            raise KeyboardInterrupt
+        return run(task, config, data, *how, **more)
 
-    monkeypatch.setattr(Forecaster, "_train_again", train_again)
-    model = auto(epochs=4)
-    monkeypatch.setattr("toa.estimators.ensemble.BASELINES", {})
-    monkeypatch.setattr("toa.estimators.ensemble.linear_lookbacks", lambda *_: ())
-    monkeypatch.setattr("toa.estimators.ensemble._TREE_STEPS", 0)
+    monkeypatch.setattr(HorizonForecasting, "fit", stop)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(wide())
-    assert model.weights_ == {"toa": 1.0}
-    assert (model.scaler_["mean"] == seen[0]).all()
+        model.fit(2.0 * wide()[["load", "heat"]])
+    assert model.fitted_ is before
+    pd.testing.assert_frame_equal(model.predict(), expected)
+    new = auto(epochs=4)
+    with pytest.raises(KeyboardInterrupt):
+        new.fit(wide())
+    with pytest.raises(NotFittedError):
+        new.predict()
 
 
 def test_a_season_above_half_of_the_rows_is_refused() -> None:
@@ -192,24 +207,30 @@ def test_the_network_forecasts_the_values_themselves_where_that_is_better() -> N
     assert model.choice_.ensemble.errors["toa"] < 0.9 * model.choice_.ensemble.errors["seasonal naive"]
 
 
-def test_the_last_training_has_as_many_epochs_as_the_best(monkeypatch) -> None:
+@pytest.fixture
+def trainings(monkeypatch) -> list[tuple[Any, bool, int]]:
+    """Per training its config, whether rows were held out, and the epochs that it took."""
     seen = []
 
-    def fit(task, config, data, *more, run=Forecaster._task.fit, **how):
-        found = run(config, data, *more, **how)
-        seen.append((data.val is None, config.training.epochs, len(found[1].history)))
+    def fit(task, config, data, *how, run=HorizonForecasting.fit, **more):
+        found = run(task, config, data, *how, **more)
+        seen.append((config.training, data.val is not None, len(found[1].history)))
         return found
 
-    monkeypatch.setattr(type(Forecaster._task), "fit", fit)
-    monkeypatch.setattr("toa.estimators.ensemble.BASELINES", {})
-    monkeypatch.setattr("toa.estimators.ensemble.linear_lookbacks", lambda *_: ())
-    monkeypatch.setattr("toa.estimators.ensemble._TREE_STEPS", 0)
+    monkeypatch.setattr(HorizonForecasting, "fit", fit)
+    return seen
+
+
+def test_the_last_training_has_as_many_epochs_as_the_best(network_decides, trainings) -> None:
     auto(epochs=20, patience=1).fit(wide(240, noise=1.0))
-    assert [epochs for last, epochs, _ in seen if last] == [done for last, _, done in seen if last] != []
+    last = [(config.epochs, done) for config, held, done in trainings if not held]
+    assert last
+    assert all(epochs == done for epochs, done in last)
 
 
-def test_training_does_not_stop_while_the_rate_rises(fitted) -> None:
-    assert fitted._config(epochs=20).training.patience == fitted.patience + 6
+def test_training_does_not_stop_while_the_rate_rises(trainings) -> None:
+    quick(epochs=20, patience=2).fit(wide(120))
+    assert [config.patience for config, _, _ in trainings] == [2 + 6]
 
 
 def test_a_constant_column_has_the_smallest_scale_of_the_others() -> None:
@@ -258,8 +279,8 @@ def test_the_network_alone_does_not_forecast_negative_counts(tmp_path) -> None:
     assert found["lower"][:, 1].min() < -0.5
     model.save(tmp_path / "m.toa")
     np.testing.assert_array_equal(Forecaster.load(tmp_path / "m.toa").predict(table)["lower"], found["lower"])
-    assert model._add_units(model.model_).floor is not None
-    assert quick(epochs=1).fit(table - 1.0)._add_units(model.model_).floor is None
+    assert model.fitted_.require_network().with_units.floor is not None
+    assert quick(epochs=1).fit(table - 1.0).fitted_.require_network().with_units.floor is None
 
 
 @pytest.mark.parametrize(
@@ -307,10 +328,7 @@ def test_less_effort_shortens_the_schedule_or_leaves_the_network_out() -> None:
 def test_a_wide_table_has_no_network_with_little_effort_and_one_with_more() -> None:
     schedule = {"batch_size": 16, "steps": 10, "epochs": 40}
     for effort, expected in (("quick", None), ("thorough", schedule)):
-        model = Forecaster(2, backbone="dlinear", effort=effort)
-        model.columns_ = tuple(map(str, range(100)))
-        model.schedule_ = schedule
-        assert model._limit_schedule() == expected
+        assert limit_work(schedule, 100, EFFORTS[effort]) == expected
 
 
 def test_a_fit_does_not_depend_on_the_clock(monkeypatch) -> None:
@@ -400,7 +418,7 @@ def test_the_network_reads_all_rows_beside_a_column_that_begins_late(tmp_path) -
     assert "late" in (tmp_path / "a.html").read_text(encoding="utf-8")
     # of most columns the same rows as before
     table["late"] = np.where(np.arange(240) < 10, np.nan, table["load"])
-    assert model._read(table, None).complete(model.columns_).lengths == (230,)
+    assert model.read(table).complete(model.columns_).lengths == (230,)
 
 
 @pytest.mark.parametrize("rows", [10, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (5, 20, 40))])

@@ -6,21 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.estimators.stages import ensemble_of, given_forecasts, validate_series
 from tests.estimators.test_baselines import seasonal_series
 from tests.support import message
 from toa.data import DatasetNotFoundError, load_collection
-from toa.estimators import ensemble
 from toa.estimators.base import weighted_mean
 from toa.estimators.baselines import BASELINES, align_histories, has_season
+from toa.estimators.choice import Ensemble, choose_weights, weigh_at
 from toa.estimators.effort import EFFORTS, Ceiling
-from toa.estimators.ensemble import (
-    Ensemble,
-    RollingOrigins,
-    choose_weights,
-    linear_lookbacks,
-    series_scale,
-    validate_methods,
-)
+from toa.estimators.lag_methods import FittedBaseline, forecast_in_blocks, linear_lookbacks
+from toa.estimators.methods import Histories
+from toa.estimators.origins import RollingOrigins, series_scale
 
 
 def test_origins_lie_in_the_held_rows_and_leave_a_history():
@@ -46,7 +42,7 @@ def test_a_column_that_begins_late_has_no_part_in_the_weights():
     right = {"theta": origins.actual(series), "drift": np.zeros((len(origins), 4))}
     right["theta"][late], scale = 1e9, np.array([0.0, 0.0, 1.0, 0.0, 1.0, 0.0])
     for unit in (scale, np.ones(6)):
-        weights, errors = origins.weigh(series, right, unit)
+        weights, errors = weigh_at(origins, series, right, unit)
         assert weights["theta"] == pytest.approx(1.0)
         assert errors["theta"] == 0.0
     assert min(map(len, origins.histories(series))) == 1
@@ -115,7 +111,7 @@ def test_the_last_origin_counts_twice_in_the_choice_and_once_in_the_errors():
     origins = RollingOrigins(series=owners, back=np.array([1, 2]), held=np.array([2]), horizon=1)
     actual = origins.actual(series)
     forecasts = {"late": actual + np.array([[0.0], [1.5]]), "early": actual + np.array([[1.0], [0.0]])}
-    chosen, _ = Ensemble.fit(series, origins, forecasts, season=1)
+    chosen, _ = ensemble_of(series, origins, given_forecasts(forecasts), 1)
     assert chosen.weights == {"late": 1.0}
     assert chosen.errors == pytest.approx({"late": 0.75, "early": 0.5, "ensemble": 0.75})
 
@@ -129,12 +125,12 @@ def test_missing_actual_values_do_not_change_the_mean_of_the_others():
 def test_an_ensemble_takes_another_model_that_is_better():
     series = [seasonal_series(seed, 80 + seed) for seed in range(6)]
     origins = RollingOrigins.choose([len(one) for one in series], horizon=6, share=0.2)
-    forecasts = validate_methods(series, origins, 6, seed=0)
-    alone, mixed = Ensemble.fit(series, origins, forecasts, season=6)
+    validated = validate_series(series, origins, 6)
+    alone, mixed = ensemble_of(series, origins, validated, 6)
     assert mixed is not None
     assert mixed.shape == (len(origins), 6)
     assert "toa" not in alone.weights
-    perfect, _ = Ensemble.fit(series, origins, forecasts | {"toa": origins.actual(series)}, season=6)
+    perfect, _ = ensemble_of(series, origins, validated | given_forecasts({"toa": origins.actual(series)}), 6)
     assert perfect.weights == {"toa": 1.0}
     given_forecast = np.ones((6, 6))
     np.testing.assert_array_equal(perfect.predict(series, {"toa": given_forecast}), given_forecast)
@@ -146,8 +142,7 @@ def test_an_ensemble_takes_another_model_that_is_better():
 def test_series_of_any_length_have_a_forecast(lengths, season, horizon):
     series = [seasonal_series(index, rows) for index, rows in enumerate(lengths)]
     origins = RollingOrigins.choose(lengths, horizon=horizon, share=0.125)
-    forecasts = validate_methods(series, origins, season, seed=0)
-    found = Ensemble.fit(series, origins, forecasts, season=season)[0].predict(series)
+    found = ensemble_of(series, origins, validate_series(series, origins, season), season)[0].predict(series)
     assert found.shape == (len(lengths), horizon)
     assert np.isfinite(found).all()
 
@@ -163,8 +158,9 @@ def test_a_series_that_repeats_exactly_is_continued_and_the_others_have_the_weig
     schedule, ahead = np.split(np.tile([5.0, 5, 5, 5, 5, 2, 0], 45)[:309], [300])
     series = [walk, schedule, np.full(300, 7.1), np.full(9, 3.0), schedule[:20]]
     origins = RollingOrigins.choose([300, 300, 300, 9, 20], horizon=9, share=0.2)
-    forecasts = validate_methods(series, origins, 7, seed=0)
-    found, mixed = Ensemble.fit(series, origins, forecasts, season=7)
+    validated = validate_series(series, origins, 7)
+    forecasts = {name: method.forecasts for name, method in validated.items()}
+    found, mixed = ensemble_of(series, origins, validated, 7)
     counts = np.where(origins.back == 9, 2.0, 1.0)
     scale = series_scale(series, 7)[origins.series]
     expected = choose_weights(forecasts, origins.actual(series), scale, origins.independent, counts)
@@ -201,7 +197,7 @@ def test_no_method_begins_after_the_time():
     series = [np.sin(np.arange(200.0))]
     origins = RollingOrigins.choose([200], horizon=6, share=0.2)
     ceiling = Ceiling(0.0)
-    assert list(validate_methods(series, origins, 6, seed=0, ceiling=ceiling)) == ["seasonal naive"]
+    assert list(validate_series(series, origins, 6, ceiling)) == ["seasonal naive"]
     assert ceiling.left_out[:2] == ["drift", "theta"]
     with pytest.warns(UserWarning, match=message("time_limit=0 s left out: drift, theta", "leave it out")):
         ceiling.warn()
@@ -214,14 +210,19 @@ def test_less_effort_has_fewer_windows():
     assert found == [400, 150, 8]
 
 
-def test_blocks_of_windows_have_the_forecasts_of_all(monkeypatch):
+def test_blocks_of_windows_have_the_forecasts_of_all():
     series = [np.sin(np.arange(rows)) for rows in (200.0, 90.0)]
     origins = RollingOrigins.choose([200, 90], horizon=6, share=0.2)
-    expected = validate_methods(series, origins, 6, seed=0)
-    for name in ("_LINEAR_VALUES", "_TREE_VALUES"):
-        monkeypatch.setattr(ensemble, name, 2_000)
-    found = validate_methods(series, origins, 6, seed=0)
-    assert all(np.allclose(found[name], expected[name], atol=1e-9) for name in expected)
+    histories, sizes = origins.histories(series), []
+
+    def predict(block):
+        sizes.append(block.size)
+        return BASELINES["theta"](block, 6, 6)
+
+    expected = FittedBaseline("theta", 6, 6).forecast(Histories(values=histories))
+    np.testing.assert_allclose(forecast_in_blocks(predict, histories, 512, 2_000), expected, atol=1e-9)
+    assert len(sizes) > 1
+    assert max(sizes) <= 2_000
 
 
 @pytest.mark.data
@@ -237,8 +238,7 @@ def test_an_ensemble_of_baselines_is_at_most_two_per_cent_worse_than_the_best(na
     actual = np.stack([values[:, 0] for values in found.test.values])
     season, horizon = found.spec.season, found.spec.horizon
     origins = RollingOrigins.choose(found.train.lengths, horizon=horizon, share=0.125)
-    forecasts = validate_methods(series, origins, season, seed=0)
-    ensemble, _ = Ensemble.fit(series, origins, forecasts, season=season)
+    ensemble, _ = ensemble_of(series, origins, validate_series(series, origins, season), season)
     scale = series_scale(series, season)
     known = np.isfinite(scale) & (scale > 0)
 
@@ -257,7 +257,7 @@ def test_a_series_too_short_to_tell_has_the_season_of_the_others():
     short = 20.0 + np.tile(season, 3)[1:15]
     origins = RollingOrigins.choose([72] * 3 + [14], horizon=6, share=0.25, columns=1, seed=0)
     series = [*many, short]
-    ensemble, _ = Ensemble.fit(series, origins, validate_methods(series, origins, 6, 0), season=6)
+    ensemble, _ = ensemble_of(series, origins, validate_series(series, origins, 6), 6)
     assert ensemble.seasonal
     local = replace(ensemble, weights={"theta": 1.0}, fitted={})
     np.testing.assert_allclose(local.predict(series)[3], short[-6:])

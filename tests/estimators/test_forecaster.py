@@ -21,10 +21,11 @@ from tests.support import message
 from toa.data.panel import make_panel
 from toa.estimators import Forecaster
 from toa.estimators import base as saving
-from toa.estimators.intervals import conformal_width
 from toa.estimators.sizes import DEFAULT_ATTENTION, choose_lookback, choose_recipe, choose_schedule, choose_settings
+from toa.estimators.units import conformal_width
 from toa.experiments import resolve
 from toa.models import BACKBONES, backbone_names, build_forecaster
+from toa.training.forecast import HorizonForecasting
 
 
 @pytest.fixture(scope="module")
@@ -339,9 +340,16 @@ def test_the_recipe_is_that_of_the_protocol_toa() -> None:
 def test_a_large_table_is_fitted_by_the_recipe_unless_the_user_chooses(monkeypatch) -> None:
     monkeypatch.setattr("toa.estimators.sizes._LARGE_FROM", 50)
     made = quick(4, backbone="itransformer", lookback=16, epochs=1)
+    rates, run = [], HorizonForecasting.fit
+
+    def fit(task, config, *how, **more):
+        rates.append(config.training.operator_rate)
+        return run(task, config, *how, **more)
+
+    monkeypatch.setattr(HorizonForecasting, "fit", fit)
     fitted = made.fit(wide(120))
     assert (fitted.architecture_["attention"]["operator_init"], fitted.schedule_["operator_rate"]) == ("centering", 2.0)
-    assert fitted._config().training.operator_rate == 2.0
+    assert rates == [2.0]
     own = clone(made).set_params(attention={"name": "toa-relu"}, operator_rate=5.0).fit(wide(120))
     assert "operator_init" not in own.architecture_["attention"]
     assert own.schedule_["operator_rate"] == 5.0

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tests.support import assert_near
 from toa.data.windows import Windows
-from toa.estimators.intervals import UnitsModel, join_batches, spread
 from toa.estimators.network import window_starts
+from toa.estimators.units import UnitsModel, join_batches, spread
 from toa.models import ForecastModel, build_forecaster
 from toa.training.distributed import make_fabric
 from toa.training.forecast import HorizonForecasting, HorizonModel

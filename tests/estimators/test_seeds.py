@@ -1,5 +1,6 @@
 """Networks that differ in their seed and are averaged."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -7,13 +8,21 @@ import pytest
 import torch
 
 from tests.estimators.signals import long, quick, wide
+from tests.estimators.stages import only
 from tests.estimators.test_forecaster import run_onnx
 from tests.estimators.test_importance import assert_complete
 from tests.report.cases import read_page
 from tests.support import message
 from toa.estimators import Forecaster
-from toa.estimators.ensemble import RollingOrigins, series_scale
-from toa.estimators.intervals import MeanModel
+from toa.estimators.choice import weigh_at
+from toa.estimators.effort import Ceiling
+from toa.estimators.families import candidates
+from toa.estimators.fit_rows import FitRows
+from toa.estimators.methods import validate
+from toa.estimators.network import FittedNetwork
+from toa.estimators.origins import RollingOrigins, series_scale
+from toa.estimators.units import MeanModel
+from toa.training.forecast import HorizonForecasting
 
 
 def noisy(rows: int = 400):
@@ -21,11 +30,10 @@ def noisy(rows: int = 400):
 
 
 @pytest.fixture
-def network_decides(monkeypatch) -> None:
+def network_decides() -> Iterator[None]:
     """Leave only the network in the choice."""
-    monkeypatch.setattr("toa.estimators.ensemble.BASELINES", {})
-    monkeypatch.setattr("toa.estimators.ensemble.linear_lookbacks", lambda *_: ())
-    monkeypatch.setattr("toa.estimators.ensemble._TREE_STEPS", 0)
+    with only("network"):
+        yield
 
 
 @pytest.fixture
@@ -33,11 +41,11 @@ def trained(monkeypatch) -> list[tuple[int, bool]]:
     """Per training its seed, and whether rows were held out."""
     seen = []
 
-    def fit(model, data, *how, run=Forecaster._fit_model):
-        seen.append((model.seed, data.val is not None))
-        return run(model, data, *how)
+    def fit(task, config, data, *how, run=HorizonForecasting.fit, **more):
+        seen.append((config.seed, data.val is not None))
+        return run(task, config, data, *how, **more)
 
-    monkeypatch.setattr(Forecaster, "_fit_model", fit)
+    monkeypatch.setattr(HorizonForecasting, "fit", fit)
     return seen
 
 
@@ -69,7 +77,7 @@ def test_the_default_averages_seeds_that_lower_the_error_at_the_origins(network_
     model, single = auto(seeds=2).fit(noisy()), auto(seeds=1).fit(noisy())
     assert model.seeds_ == (2024, 2025)
     assert model.weights_ == {"toa": 1.0}
-    assert model._shown_weights() == {"toa (2 seeds)": 1.0}
+    assert model.shown_weights() == {"toa (2 seeds)": 1.0}
     # validated and trained again with both seeds, then the same with the first
     assert trained == [(2024, True), (2025, True), (2024, False), (2025, False), (2024, True), (2024, False)]
     errors = [one.choice_.ensemble.errors["toa"] for one in (model, single)]
@@ -89,23 +97,22 @@ def test_weights_and_errors_are_those_of_the_mean(network_decides):
     rows = noisy()[["load", "heat"]].to_numpy()
     model = auto(seeds=2).fit(rows)
     origins = RollingOrigins.choose([len(rows)], horizon=6, share=0.125, columns=2)
-    parts = []
+    each, series, parts = origins.per_column(np.full((1, 2), len(rows))), list(rows.T), []
     for seed in (2024, 2025):
-        one = auto(seeds=1, seed=seed)
-        # without training it again on all rows
-        one._train_again = lambda networks, _, one=one: one._average(networks)
-        one.fit(rows)
-        parts.append(one._network_at_origins(one._read(rows, None), origins))
-    each, series = origins.per_column(np.full((1, 2), len(rows))), list(rows.T)
-    _, errors = each.weigh(series, {"toa": np.mean(parts, axis=0)}, series_scale(series, 1))
+        single = auto(seeds=1, seed=seed)
+        panel, settings = single.read(rows), single.settings_of_fit()
+        stages = FitRows(panel, panel.columns, series, settings, 1, Ceiling(None))
+        training, histories = stages.before(origins, each), stages.at(origins, each)
+        parts.append(validate(candidates(settings, 1), training, histories)["toa"].forecasts)
+    _, errors = weigh_at(each, series, {"toa": np.mean(parts, axis=0)}, series_scale(series, 1))
     assert model.choice_.ensemble.errors["toa"] == pytest.approx(errors["toa"], rel=1e-6)
 
 
 def test_a_seed_that_raises_the_error_of_the_mean_is_left_out(network_decides, monkeypatch, trained):
-    def worse(model, panel, origins, found=Forecaster._network_at_origins):
-        return found(model, panel, origins) + (1e3 if model.seed == 2025 else 0.0)
+    def worse(network, histories, forecast=FittedNetwork.forecast):
+        return forecast(network, histories) + (1e3 if network.seeds == (2025,) else 0.0)
 
-    monkeypatch.setattr(Forecaster, "_network_at_origins", worse)
+    monkeypatch.setattr(FittedNetwork, "forecast", worse)
     model = auto().fit(noisy())
     assert model.seeds_ == (2024,)
     assert not isinstance(model.model_, MeanModel)
@@ -113,8 +120,8 @@ def test_a_seed_that_raises_the_error_of_the_mean_is_left_out(network_decides, m
 
 
 def test_a_network_without_weight_is_trained_once(monkeypatch, trained):
-    useless = lambda self, panel, origins: np.full((2 * len(origins), 6), 1e9)  # noqa: E731
-    monkeypatch.setattr(Forecaster, "_network_at_origins", useless)
+    useless = lambda network, histories: np.full((len(histories.values), 6), 1e9)  # noqa: E731
+    monkeypatch.setattr(FittedNetwork, "forecast", useless)
     model = auto(season=12).fit(noisy())
     assert "toa" not in model.weights_
     # the second training forecasts the values themselves
@@ -133,16 +140,16 @@ def test_with_a_time_limit_a_further_seed_needs_time_for_its_steps_and_for_those
     limit = 1000.0
     probe = auto(seeds=1).fit(noisy())
     steps = 3 * probe.schedule_["steps"]
-    monkeypatch.setattr(type(Forecaster._task), "seconds_per_step", lambda *_: 0.75 * limit / networks / steps)
+    monkeypatch.setattr(HorizonForecasting, "seconds_per_step", lambda *_: 0.75 * limit / networks / steps)
     passed = iter(np.arange(0.0, 1e6))
     monkeypatch.setattr("time.monotonic", lambda: next(passed))
 
-    def fit(model, data, *how, run=Forecaster._fit_model):
+    def fit(*how, run=HorizonForecasting.fit, **more):
         for _ in range(int(limit / networks)):
             next(passed)
-        return run(model, data, *how)
+        return run(*how, **more)
 
-    monkeypatch.setattr(Forecaster, "_fit_model", fit)
+    monkeypatch.setattr(HorizonForecasting, "fit", fit)
     model = auto(time_limit=limit, epochs=3)
     if seeds < 3:
         with pytest.warns(UserWarning, match=f"left out: network {seeds + 1}"):

@@ -146,7 +146,7 @@ def forecast(
         del options["horizon"]
     forecaster = terminal.fitted(Forecaster, options, frame, check=check if trial is None else None)
     if model is not None:
-        frame = terminal.without_extra_columns(frame, forecaster, *forecaster._inputs)
+        frame = terminal.without_extra_columns(frame, forecaster, *forecaster.inputs)
     # fit has just read this frame and kept its end
     again = None if model is None else frame
     forecasts = forecaster.predict(again, future=covariate_table, horizon=horizon)
@@ -303,7 +303,7 @@ def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", forecasts: "pd.Dat
 
 
 def _weights(forecaster: "Forecaster") -> str:
-    return ", ".join(f"{weight:.2f} {name}" for name, weight in forecaster._shown_weights().items())
+    return ", ".join(f"{weight:.2f} {name}" for name, weight in forecaster.shown_weights().items())
 
 
 def _draw(

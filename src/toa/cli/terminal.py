@@ -325,7 +325,7 @@ def fitted(
             if test:
                 from toa.estimators.backtest import without_last
 
-                data = without_last(estimator, data, test)
+                data = without_last(estimator.read(data), data, test, estimator.horizon)
             estimator.fit(data, labels)
         except KeyboardInterrupt as stopped:
             from toa.estimators import Classifier

@@ -3,7 +3,7 @@
 Alphabet: N windows, P horizon, C columns, Q levels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,15 +11,17 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float64, Int64
-from sklearn.base import clone
 from torch import Tensor
 
-from toa._checks import check_count
 from toa.data.frames import forecast_columns, id_column, to_native
 from toa.data.panel import Panel
 from toa.estimators.baselines import BASELINES
-from toa.estimators.ensemble import Ensemble, history_rows, series_scale
-from toa.estimators.intervals import Prediction, join_batches
+from toa.estimators.choice import Ensemble
+from toa.estimators.fitted import FittedForecaster
+from toa.estimators.lag_methods import history_rows
+from toa.estimators.methods import from_rows
+from toa.estimators.origins import series_scale
+from toa.estimators.units import Prediction, join_batches
 from toa.training.metrics import Scores, pinball_error, score_forecasts
 
 # scores of methods as they are shown
@@ -113,48 +115,48 @@ class Backtest:
         return first.append(others)[begins[owners] + rows]
 
 
-def measure(forecaster: Any, found: Prediction, panel: Panel, owners: Tensor, origins: Tensor) -> Backtest:
-    """Compare forecasts of a forecaster with actual values, and with those of its methods."""
-    columns, season, levels = forecaster.columns_, forecaster.season_, tuple(map(float, forecaster.quantiles))
-    windows = list(zip(owners.tolist(), origins.tolist(), strict=True))
-    values = panel.take(columns)
-    actual = torch.from_numpy(np.stack([values[one][first : first + forecaster.horizon] for one, first in windows]))
+def backtest_windows(panel: Panel, firsts: Sequence[int], horizon: int, stride: int) -> list[tuple[int, int]]:
+    """Windows of each series from its first tested row on: the series, and the first row to forecast."""
+    return [
+        (index, origin)
+        for index, (first, rows) in enumerate(zip(firsts, panel.lengths, strict=True))
+        for origin in range(first, rows - horizon + 1, stride)
+    ]
+
+
+def measure(
+    fitted: FittedForecaster, prediction: Prediction, panel: Panel, places: Sequence[tuple[int, int]]
+) -> Backtest:
+    """Compare forecasts with actual values, and with those of the methods of the forecaster."""
+    columns, season, levels = fitted.columns, fitted.season, tuple(map(float, fitted.quantiles))
+    values, owners = panel.take(columns), torch.tensor([index for index, _ in places])
+    actual = torch.from_numpy(np.stack([values[index][first : first + fitted.horizon] for index, first in places]))
     # standardises errors (N, 1, C)
-    std = forecaster.scaler_.get("deviation", forecaster.scaler_["std"])[forecaster._owners(panel)[owners]].unsqueeze(1)
-    missed = found["forecast"] - actual  # (N, P, C)
-    error = missed / std
-    metrics = {"mse": float(error.square().mean()), "mae": float(error.abs().mean())}
-    by_column = {name: {"mae": float(missed[:, :, index].abs().mean())} for index, name in enumerate(columns)}
-    if "lower" in found:
-        within = (actual >= found["lower"]) & (actual <= found["upper"])
-        metrics["coverage"] = float(within.double().mean())
-        for index, name in enumerate(columns):
-            by_column[name]["coverage"] = float(within[:, :, index].double().mean())
-    if "quantiles" in found:
-        loss = pinball_error(found["quantiles"], actual, torch.tensor(levels, dtype=torch.float64))
-        metrics["pinball"] = float((loss / std.unsqueeze(1)).mean())
+    std = fitted.inputs.deviation[fitted.inputs.owners(panel)[owners]].unsqueeze(1)
+    metrics, by_column = _errors(prediction, actual, std, columns, levels)
     # the model and the baselines at the same origins
-    chosen = torch.arange(0, len(owners), -(-len(owners) * len(columns) // _COMPARED))
-    places = [windows[one] for one in chosen]
-    histories = panel.histories(columns, places, history_rows(season, forecaster.horizon))
-    truth, shape = actual[chosen].numpy(), (len(chosen), len(columns))
-    scale = series_scale(histories, season).reshape(shape)
-    arrays: Any = {name: part.numpy() for name, part in found.items()}
-    # a tensor with one place would be a number to numpy
-    parts = {name: part[chosen.numpy()] for name, part in arrays.items()}
+    chosen = np.arange(0, len(places), -(-len(places) * len(columns) // _COMPARED))
+    compared = [places[index] for index in chosen.tolist()]
+    histories = panel.histories(columns, compared, history_rows(season, fitted.horizon))
+    truth = actual[chosen].numpy()
+    scale = series_scale(histories, season).reshape(len(chosen), len(columns))
+    arrays: Any = {name: part.numpy() for name, part in prediction.items()}
+    parts = {name: part[chosen] for name, part in arrays.items()}
     scores = {"model": score_forecasts(actual=truth, columns=columns, scale=scale, levels=levels, **parts)}
-    ensemble = Ensemble(season=season, horizon=forecaster.horizon, weights={}, errors={})
-    if forecaster.choice_ is not None:
-        ensemble = forecaster.choice_.ensemble
+    ensemble = Ensemble(season=season, horizon=fitted.horizon, weights={}, errors={})
+    if fitted.choice is not None:
+        ensemble = fitted.choice.ensemble
     rows = ensemble.members(histories, [*BASELINES, *ensemble.fitted])
-    forecasts = {name: part.reshape(*shape, -1).transpose(0, 2, 1) for name, part in rows.items()}
-    for name, forecast in (forecasts | forecaster._regressions(panel, places)).items():
+    forecasts = {name: from_rows(part, len(columns)) for name, part in rows.items()}
+    for name, part in fitted.forecast_panel(panel, compared).items():
+        forecasts[name] = np.ascontiguousarray(from_rows(part, len(columns)))
+    for name, forecast in forecasts.items():
         scores[name] = score_forecasts(forecast, truth, columns=columns, scale=scale)
     return Backtest(
         metrics=metrics,
         by_column=by_column,
         series=owners.numpy(),
-        origins=origins.numpy(),
+        origins=np.array([first for _, first in places]),
         actual=actual.numpy(),
         levels=levels,
         panel=panel,
@@ -164,28 +166,46 @@ def measure(forecaster: Any, found: Prediction, panel: Panel, owners: Tensor, or
     )
 
 
-def forecast_with_refits(
-    forecaster: Any, panel: Panel, owners: Tensor, origins: Tensor, firsts: Sequence[int], every: int | None
-) -> Prediction:
-    """Forecasts of windows, of the series `owners` from the rows `origins` on, by copies that are fitted again.
+def _errors(
+    prediction: Prediction, actual: Tensor, std: Tensor, columns: Sequence[str], levels: Sequence[float]
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Errors over all columns, standardised, and per column."""
+    missed = prediction["forecast"] - actual  # (N, P, C)
+    error = missed / std
+    metrics = {"mse": float(error.square().mean()), "mae": float(error.abs().mean())}
+    by_column = {name: {"mae": float(missed[:, :, index].abs().mean())} for index, name in enumerate(columns)}
+    if "lower" in prediction:
+        within = (actual >= prediction["lower"]) & (actual <= prediction["upper"])
+        metrics["coverage"] = float(within.double().mean())
+        for index, name in enumerate(columns):
+            by_column[name]["coverage"] = float(within[:, :, index].double().mean())
+    if "quantiles" in prediction:
+        loss = pinball_error(prediction["quantiles"], actual, torch.tensor(levels, dtype=torch.float64))
+        metrics["pinball"] = float((loss / std.unsqueeze(1)).mean())
+    return metrics, by_column
 
-    Each copy is fitted to the rows before the first tested row of each series, `firsts`, and a multiple of `every`;
-    None does not fit again.
+
+def forecast_with_refits(
+    fit_again: Callable[[Panel], FittedForecaster],
+    panel: Panel,
+    places: Sequence[tuple[int, int]],
+    firsts: Sequence[int],
+    every: int,
+) -> Prediction:
+    """Forecasts of windows by forecasters that are fitted again.
+
+    Each is fitted to the rows before the first tested row of each series, `firsts`, and a multiple of `every`.
     """
-    if every is None:
-        found: Prediction = forecaster._forecast_at(panel, owners, origins)
-        return found
-    check_count("refit", every, 1)
-    blocks = (origins - torch.tensor(firsts)[owners]).div(every, rounding_mode="floor")
+    blocks = np.array([(origin - firsts[index]) // every for index, origin in places])
     order, parts = [], []
-    for block in blocks.unique().tolist():
+    for block in np.unique(blocks).tolist():
         last = [max(0, rows - first - every * block) for first, rows in zip(firsts, panel.lengths, strict=True)]
-        fitted = clone(forecaster).fit(panel.before(last))
-        chosen = (blocks == block).nonzero()[:, 0]
+        fitted = fit_again(panel.before(last))
+        chosen = np.flatnonzero(blocks == block)
         order.append(chosen)
-        parts.append(fitted._forecast_at(panel, owners[chosen], origins[chosen]))
-    # without enough rows for an interval, no copy has one
-    back = torch.cat(order).argsort()
+        parts.append(fitted.forecast(panel, [places[index] for index in chosen]))
+    # without enough rows for an interval, no forecaster has one
+    back = np.concatenate(order).argsort()
     return {name: part[back] for name, part in join_batches(parts).items()}
 
 
@@ -195,9 +215,12 @@ def first_tested(panel: Panel, index: int, test_size: float | int | None, lookba
     if test_size is None:
         first = lookback
     elif not hasattr(test_size, "__float__") or not 0.0 < test_size < (rows if whole else 1.0):
+        # users give dates too
+        given: object = test_size
+        remedy = "; to test from a date on, count its rows" if isinstance(given, str) else ""
         raise ValueError(
             f"test_size must be a share in (0, 1) or a number of rows below the {rows} of {panel.label(index)}, got "
-            f"{test_size!r}{'; to test from a date on, count its rows' * isinstance(test_size, str)}."
+            f"{test_size!r}{remedy}."
         )
     else:
         first = rows - int(test_size if whole else rows * test_size)
@@ -213,14 +236,13 @@ def first_tested(panel: Panel, index: int, test_size: float | int | None, lookba
     return first
 
 
-def without_last(forecaster: Any, frame: pd.DataFrame, test_size: float) -> pd.DataFrame:
+def without_last(panel: Panel, frame: pd.DataFrame, test_size: float, horizon: int) -> pd.DataFrame:
     """The frame without the rows that `backtest` of this share tests; rows that fill gaps count there.
 
-    The forecaster reads the table; it need not be fitted. Texts that only the tested rows have raise ValueError.
+    The panel is the frame as `fit` reads it. Texts that only the tested rows have raise ValueError.
     """
     if not 0.0 < test_size < 1.0:
         raise ValueError(f"the share of rows to test on must lie in (0, 1), got {test_size}.")
-    panel = forecaster._read(frame, forecaster.freq)
     kept = [rows[: len(rows) - int(len(rows) * test_size)] for rows in panel.rows]
     for index, begins in enumerate(panel.begins or ()):
         if begins.max() >= len(kept[index]):
@@ -231,7 +253,7 @@ def without_last(forecaster: Any, frame: pd.DataFrame, test_size: float) -> pd.D
             )
     for index in range(len(panel)):
         # `backtest` would raise after training; with the network alone it needs more rows before
-        first_tested(panel, index, test_size, 1, forecaster.horizon)
+        first_tested(panel, index, test_size, 1, horizon)
     places = np.sort(np.concatenate(kept))
     early = frame.iloc[places[places >= 0]]
     for name, texts in panel.categories.items():

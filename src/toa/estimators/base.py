@@ -183,14 +183,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             if not isinstance(parameters["values"], tuple | None):
                 raise ValueError(f"values must be a list of columns, got {parameters['values']}")
             made = cls(**parameters)
-            for name in cls._facts:
-                setattr(made, name, facts["fitted"][name])
-            made.truncated_ = tuple(map(str, facts["fitted"].get("truncated", ())))
-            made._restore(saved.tensors, facts["fitted"])
-            made.model_ = nn.Identity()
-            if made._has_network:
-                model = model_with(made._build, saved.tensors, made.architecture_["settings"], where)
-                made.model_ = model.to(resolve_device(made.device))
+            made._restore_all(saved.tensors, facts["fitted"], where)
             made._try()
         except UNREADABLE as error:
             if isinstance(error, ValueError) and str(where) in str(error):
@@ -200,6 +193,17 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
                 f"({shorten(error)}); use the version that wrote it, or fit and save again."
             ) from None
         return made
+
+    def _restore_all(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], where: str | Path) -> None:
+        """Set the fitted attributes, and build the model with its weights."""
+        for name in self._facts:
+            setattr(self, name, facts[name])
+        self.truncated_ = tuple(map(str, facts.get("truncated", ())))
+        self._restore(tensors, facts)
+        self.model_: nn.Module = nn.Identity()
+        if self._has_network:
+            model = model_with(self._build, tensors, self.architecture_["settings"], where)
+            self.model_ = model.to(resolve_device(self.device))
 
     def _check_parameters(self) -> None:
         """Raise ValueError for a parameter out of range; counts may be None."""
@@ -224,7 +228,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         return self.architecture_["backbone"] is not None
 
     def _leave_out_network(self) -> None:
-        self.model_: nn.Module = nn.Identity()
+        self.model_ = nn.Identity()
         self.architecture_: dict[str, Any] = {"backbone": None, "attention": None, "settings": {}}
         self.validation_: float | None = None
 

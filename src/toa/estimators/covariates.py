@@ -17,11 +17,7 @@ from toa.data.frequency import calendar_of, mark_names, time_marks
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler, check_standardised
 from toa.estimators.base import NETWORK
-from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories
-from toa.estimators.ensemble import history_rows
-
-# strength of the ridge of the effect, per row
-_RIDGE = 1e-3
+from toa.estimators.baselines import REGRESSIONS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,67 +174,6 @@ class Covariates:
                         f"{table.times[own][wrong[0]]} at its row {wrong[0] + 1}."
                     )
             found.append(rows[:steps])
-        return found
-
-    def fit_effect(
-        self, panel: Panel, columns: Sequence[str], scale: Float64[np.ndarray, "s c"], season: int
-    ) -> Float64[np.ndarray, "f c"]:
-        """Linear effect of the features on the columns, in scales.
-
-        Differences over a season are regressed, so that trend and season are no effect.
-        """
-        x, y = [], []
-        # (C, S) rows of each column from its first value on
-        known = np.reshape([len(part) for part in panel.histories(columns)], (len(panel), -1)).T
-        for features, values, unit in zip(self.past(panel) or (), panel.take(columns), scale, strict=True):
-            x.append(features[season:] - features[:-season])
-            y.append((values[season:] - values[:-season]) / unit)
-        # the model does not know the last features in advance
-        for part in x:
-            part[:, self.count - self.past_count :] = 0.0
-        effect = np.empty((self.count, len(columns)))
-        for rows in np.unique(known, axis=0):
-            own = (known == rows).all(1)
-            # without the differences of rows before the column begins
-            begins = [len(part) - max(0, count - season) for part, count in zip(x, rows.tolist(), strict=True)]
-            left, right = (np.concatenate([a[b:] for a, b in zip(parts, begins, strict=True)]) for parts in (x, y))
-            ridge = max(1.0, _RIDGE * len(left)) * np.eye(self.count)
-            effect[:, own] = np.linalg.solve(left.T @ left + ridge, left.T @ right[:, own])
-        return effect
-
-    def regressions(
-        self,
-        panel: Panel,
-        columns: Sequence[str],
-        places: Sequence[tuple[int, int]],
-        effect: Float64[np.ndarray, "f c"],
-        scale: Float64[np.ndarray, "s c"],
-        season: int,
-        horizon: int,
-        ahead: Sequence[np.ndarray] | None = None,
-    ) -> dict[str, Float64[np.ndarray, "w p c"]]:
-        """Forecasts by baselines of the columns without the effect of the features, which is added again.
-
-        Args:
-            places: Windows: index of the series, and first row to forecast.
-            ahead: Features (P, F) of the forecast steps of each window; None takes those of the panel.
-        """
-        features = self.past(panel) or []
-        effects = [rows @ effect * unit for rows, unit in zip(features, scale, strict=True)]
-        plain = tuple(values - own for values, own in zip(panel.take(columns), effects, strict=True))
-        begins = None
-        if panel.begins is not None:
-            begins = tuple(own[[panel.columns.index(name) for name in columns]] for own in panel.begins)
-        without = replace(panel, values=plain, columns=tuple(columns), begins=begins)
-        history = align_histories(without.histories(columns, places, history_rows(season, horizon)))
-        if ahead is None:
-            later = np.stack([effects[one][stop : stop + horizon] for one, stop in places])
-        else:
-            later = np.stack([rows @ effect * scale[one] for rows, (one, _) in zip(ahead, places, strict=True)])
-        found = {}
-        for title, name in REGRESSIONS.items():
-            rows = BASELINES[name](history, season, horizon)  # (W * C, P)
-            found[title] = rows.reshape(len(places), len(columns), horizon).transpose(0, 2, 1) + later
         return found
 
     def unused(self, methods: Collection[str], effect: Float64[np.ndarray, "f c"] | None) -> str:

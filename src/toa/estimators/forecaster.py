@@ -1,48 +1,46 @@
 """Forecaster: forecasts of a user's table, with intervals and quantiles.
 
-Alphabet: B batch, L look-back, P horizon, C columns, Q levels, S series, T rows.
+The shell of scikit-learn around the stages: parameters and tables are here, `toa.estimators.fitting` fits, and the
+functions of `toa.estimators.fitted` and `toa.estimators.backtest` take the frozen value `fitted_`.
+
+Alphabet: B batch, L look-back, P horizon, C columns, Q levels, S series, T rows, F features.
 """
 
 import copy
-import math
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import torch
-from torch import Tensor
+from sklearn.base import clone
+from torch import Tensor, nn
 
 import toa
-from toa._checks import check_at_least, check_choice, check_count, check_shape
-from toa._limits import check_unpacked
+from toa._checks import check_choice, check_count
 from toa.data.columns import warn_of_late_columns
-from toa.data.frames import check_results, forecast_names, write_forecast
-from toa.data.frequency import season_of
-from toa.data.panel import Panel
-from toa.estimators.backtest import Backtest, first_tested, forecast_with_refits, measure
-from toa.estimators.base import NETWORK, named
-from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories, choose_season
+from toa.data.frames import check_results, forecast_names, match_panel, read_panel
+from toa.data.frequency import Frequency
+from toa.data.panel import Id, Panel
+from toa.estimators.backtest import Backtest, backtest_windows, first_tested, forecast_with_refits, measure
+from toa.estimators.base import NETWORK, Estimator
+from toa.estimators.baselines import BASELINES
 from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Ceiling
-from toa.estimators.ensemble import RollingOrigins, history_rows, series_scale, validate_methods
-from toa.estimators.importance import Importance, explain_forecast, sample_rows
-from toa.estimators.intervals import Choice, Prediction, check_forecast, find_counts, join_batches
-from toa.estimators.network import ForecastNetwork
-from toa.estimators.pages import forecast_page
-
-# windows that are combined together: bounds the memory of their histories
-_WINDOWS = 2_000
-# the same in windows times columns
-_HISTORIES = 40_000
-# windows per column at rolling origins, in the fewest that an interval needs
-_INTERVAL_WINDOWS = 2
+from toa.estimators.fitted import FittedForecaster, example_inputs, predict, predict_baseline
+from toa.estimators.fitting import fit_forecaster
+from toa.estimators.forecast_files import forecaster_state, restore_forecaster
+from toa.estimators.forecast_page import forecast_page
+from toa.estimators.importance import Importance, sample_rows
+from toa.estimators.intervals import Choice
+from toa.estimators.network_importance import explain_network
+from toa.estimators.settings import ForecastSettings, NetworkSpec
+from toa.estimators.units import check_forecast
+from toa.training.metrics import FORECAST_METRICS
 
 
 @dataclass(eq=False, repr=False)
-class Forecaster(ForecastNetwork):
+class Forecaster(Estimator):
     """Forecast time series.
 
         model = toa.Forecaster(horizon=24, interval=0.8).fit(frame)  # pandas, polars or arrow; or an array (T, C)
@@ -120,16 +118,41 @@ class Forecaster(ForecastNetwork):
         schedule_: Batch size, steps per epoch, maximum number of epochs and the factor of the operators' rate.
         seeds_: Seeds of the networks that `model_` averages.
         validation_: Loss on the held-out rows, standardised; of several networks the mean.
+        fitted_: All that was fitted, a frozen value.
         known_: Computes the features of the calendar and the covariates.
         season_: Steps of the season.
         choice_: The chosen weights and what intervals need; None for "toa".
         truncated_: Methods that `time_limit` left out.
     """
 
+    _kind = "forecaster"
+    _counts = ("horizon", "lookback", "season", "seeds")
+    _facts = ("lookback_", "freq_", "time_", "validation_", "architecture_", "schedule_")
+
+    horizon: int
+    _: KW_ONLY
+    lookback: int | None = None
+    backbone: str = "patchtst"
+    attention: str | Mapping[str, Any] | None = None
+    quantiles: Sequence[float] = ()
+    interval: float | None = None
+    season: int | None = None
+    calendar: bool = False
+    covariates: Sequence[str] = ()
+    past_covariates: Sequence[str] = ()
+    static: Sequence[str] = ()
+    holidays: str | None = None
+    loss: str = "mae"
+    learning_rate: float = 2e-3
+    operator_rate: float | None = None
+    validation_share: float = 0.125
+    freq: str | int | None = None
+    seeds: int | None = None
+
     page = forecast_page
 
     def fit(self, data: Any, y: Any = None) -> "Forecaster":
-        """Train on data.
+        """Train on data. A fit that is stopped, or raises, leaves the forecaster as it was.
 
         Args:
             data: A pandas, polars or arrow frame, an array (T,) or (T, C), or a list of arrays.
@@ -139,42 +162,18 @@ class Forecaster(ForecastNetwork):
             ValueError: If the data cannot be read, or a series is too short.
         """
         self._check_parameters()
-        self.day_first_ = self.day_first
-        panel = self._read(data, self.freq)
-        self.columns_ = tuple(column for column in panel.columns if column not in self._inputs)
-        if not self.columns_:
+        panel = self.read(data)
+        columns = tuple(column for column in panel.columns if column not in self.inputs)
+        if not columns:
             raise ValueError("data must have a column to forecast, got only covariates; name fewer covariates.")
-        names = forecast_names(self.columns_, self.quantiles, self.interval is not None)
+        names = forecast_names(columns, self.quantiles, self.interval is not None)
         check_results(panel, names if panel.time_column else ["step", *names])
-        self.ids_, self.freq_, self.time_ = panel.ids, panel.freq, panel.time_column
-        self.day_first_ = panel.day_first
         if panel.begins is not None:
             warn_of_late_columns(panel, alone=self.model == NETWORK)
-        self.truncated_: tuple[str, ...] = ()
-        self.season_ = choose_season(self.season, season_of(panel.freq), panel.histories(self.columns_))
-        self.effect_: np.ndarray | None = None
-        if self.model == "auto":
-            self._fit_choice(panel)
-        else:
-            self.choice_: Choice | None = None
-            held = self._fit_network(panel.complete())
-            assert held is not None
-            self.width_ = None if self.interval is None else self._calibrate(held, self.interval)
-            self.counts_: Tensor | None = torch.from_numpy(find_counts(panel, self.columns_))
-        self._tail = panel.tail(max(self.lookback_, history_rows(self.season_, self.horizon)))
+        ceiling = Ceiling(self.time_limit)
+        self.fitted_: FittedForecaster = fit_forecaster(panel, columns, self.settings_of_fit(), ceiling)
+        ceiling.warn(stacklevel=3)
         return self
-
-    @property
-    def weights_(self) -> dict[str, float]:
-        """Weight of each method in the forecast; the name of the network is "toa"."""
-        self._check_fitted("asked for its weights")
-        return {NETWORK: 1.0} if self.choice_ is None else dict(self.choice_.ensemble.weights)
-
-    def _shown_weights(self) -> dict[str, float]:
-        """The weights, the largest first; the name of a mean of networks tells how many there are."""
-        several = f" ({len(self.seeds_)} seeds)" * (len(self.seeds_) > 1)
-        shown = sorted(self.weights_.items(), key=lambda pair: -pair[1])
-        return {name + several * (name == NETWORK): weight for name, weight in shown}
 
     def predict(self, data: Any = None, *, future: Any = None, horizon: int | None = None) -> Any:
         """Forecast the steps after the end of each series.
@@ -195,48 +194,13 @@ class Forecaster(ForecastNetwork):
                 is too long.
         """
         panel, steps = self._read_rows(data, horizon)
-        if (wider := self._with_new_series(panel, panel.lengths)) is not self:
-            return wider.predict(panel, future=future, horizon=horizon)
-        if self.choice_ is None and self.lookback is not None:
-            remedy = "pass more rows, or fit with a shorter lookback"
-            panel.check_rows(self.lookback_, f"lookback={self.lookback_} rows", remedy)
-        self._check_range(panel)
-        # covariates are checked even if the network has no weight
-        last, owners = panel.tail(self.lookback_), torch.arange(len(panel))
-        ahead = self.known_.future(last, future, self.horizon, self._table)
-        network = None
-        if NETWORK in self.weights_:
-            network = self._network_at(last, owners, torch.tensor(last.lengths), ahead)
-        if text := self.known_.unused(self.weights_, self.effect_):
-            warnings.warn(text, stacklevel=2)
-        found = self._forecast_at(panel, owners, torch.tensor(panel.lengths), network, ahead)
-        check_forecast(found, self.columns_)
-        parts = {name: part[:, :steps].numpy() for name, part in found.items()}
-        return write_forecast(panel, parts, steps, self.columns_, self.quantiles)
+        return predict(self.fitted_, panel, steps, future, self._table)
 
     def predict_baseline(self, name: str, data: Any = None, *, horizon: int | None = None) -> Any:
         """Forecast by a baseline of `toa.estimators.baselines.BASELINES` alone; see `predict`."""
         check_choice("name", name, BASELINES)
         panel, steps = self._read_rows(data, horizon)
-        history = align_histories(panel.histories(self.columns_), history_rows(self.season_, self.horizon))
-        rows = BASELINES[name](history, self.season_, steps)
-        forecast = rows.reshape(len(panel), -1, steps).transpose(0, 2, 1)
-        return write_forecast(panel, {"forecast": forecast}, steps, self.columns_, ())
-
-    def _read_rows(self, data: Any, horizon: int | None) -> tuple[Panel, int]:
-        """The rows before a forecast, and its number of steps."""
-        self._check_fitted("asked for a forecast")
-        steps, whole = self.horizon if horizon is None else horizon, horizon is None or hasattr(horizon, "__index__")
-        if not whole or not 1 <= steps <= self.horizon:
-            remedy = f"; fit with horizon={steps}" if whole and steps > 0 else ""
-            raise ValueError(f"horizon must be from 1 to {self.horizon}, the horizon of fit, got {steps!r}{remedy}.")
-        if data is None and not hasattr(self, "_tail"):
-            read = 0 if self.choice_ is None else history_rows(self.season_, self.horizon)
-            raise ValueError(
-                "data must be given to a forecaster that was loaded, because files hold no rows, got None; pass the "
-                f"last {max(self.lookback_, read)} rows of each series."
-            )
-        return self._tail if data is None else self._read_fitted(data), steps
+        return predict_baseline(self.fitted_, name, panel, steps)
 
     def score(self, data: Any, y: Any = None) -> float:
         """Minus the mean squared error of standardised values over all windows of data: higher is better."""
@@ -256,23 +220,23 @@ class Forecaster(ForecastNetwork):
         """
         self._check_fitted("backtested")
         check_count("stride", stride, 1)
-        panel = self._read_fitted(data)
-        names = forecast_names(self.columns_, self.quantiles, self.interval is not None)
-        names += [f"{column}_actual" for column in self.columns_]
+        panel, fitted = self.read_fitted(data), self.fitted_
+        names = forecast_names(fitted.columns, fitted.quantiles, fitted.interval is not None)
+        names += [f"{column}_actual" for column in fitted.columns]
         check_results(panel, [*(() if panel.time_column else ("row",)), "origin", "step", *names])
         # only the network alone needs its whole look-back
-        least = self.lookback_ if self.choice_ is None or test_size is None else 1
-        firsts = [first_tested(panel, index, test_size, least, self.horizon) for index in range(len(panel))]
-        if (wider := self._with_new_series(panel, firsts)) is not self:
-            return wider.backtest(panel, test_size=test_size, stride=stride, refit=refit)
-        spans = zip(firsts, panel.lengths, strict=True)
-        parts = [torch.arange(first, rows - self.horizon + 1, stride) for first, rows in spans]
-        owners = torch.cat([torch.full_like(part, index) for index, part in enumerate(parts)])
-        origins = torch.cat(parts)
-        self._check_range(panel)
-        found = forecast_with_refits(self, panel, owners, origins, firsts, refit)
-        check_forecast(found, self.columns_)
-        return measure(self, found, panel, owners, origins)
+        least = fitted.inputs.lookback if fitted.choice is None or test_size is None else 1
+        firsts = [first_tested(panel, index, test_size, least, fitted.horizon) for index in range(len(panel))]
+        fitted = fitted.with_new_series(panel, firsts)
+        places = backtest_windows(panel, firsts, fitted.horizon, stride)
+        fitted.inputs.check_range(panel)
+        if refit is None:
+            prediction = fitted.forecast(panel, places)
+        else:
+            check_count("refit", refit, 1)
+            prediction = forecast_with_refits(lambda rows: clone(self).fit(rows).fitted_, panel, places, firsts, refit)
+        check_forecast(prediction, fitted.columns)
+        return measure(fitted, prediction, panel, places)
 
     def export(self, path: str | Path) -> None:
         """Write the model as an ONNX file that maps rows to forecasts in the units of the data.
@@ -283,27 +247,22 @@ class Forecaster(ForecastNetwork):
         needs the extra `toa[onnx]`.
         """
         self._check_fitted("exported")
-        if set(self.weights_) != {NETWORK}:
-            parts = ", ".join(f"{name} {weight:.2f}" for name, weight in self.weights_.items())
+        fitted = self.fitted_
+        if set(fitted.weights) != {NETWORK}:
+            parts = ", ".join(f"{name} {weight:.2f}" for name, weight in fitted.weights.items())
             raise ValueError(f"an exported forecaster must be the network alone, got {parts}; fit with model='toa'.")
-        features = self.known_.count
-        example = (
-            self.scaler_["mean"][:1].float().unsqueeze(1).repeat(2, self.lookback_, 1)
-            + torch.arange(self.lookback_).view(1, -1, 1) / self.lookback_,
-            torch.tensor([0, 1]) if len(self.ids_) > 1 else None,
-            torch.zeros(2, self.lookback_, features) if features else None,
-            torch.zeros(2, self.horizon, features) if features else None,
-        )
-        model = self._add_units(copy.deepcopy(self.model_).cpu())
+        network = fitted.require_network()
+        model = network.add_units(copy.deepcopy(network.model).cpu())
         # loaded on use: `toa.integrations` builds on the estimators
-        toa.integrations.export_onnx(model, path, example, output=model.outputs)
+        toa.integrations.export_onnx(model, path, example_inputs(network), output=model.outputs)
 
     def run_sample(self, data: Any, index: int = 0) -> None:
         """Forecast one window of a pandas frame, see `Estimator.run_sample`."""
         self._check_has_network()
+        lookback = self.fitted_.inputs.lookback
         # the covariates of the forecast steps come from the window
-        panel = self._read_fitted(sample_rows(data, self.id, index, self.lookback_ + self.horizon))
-        self._network_at(panel, torch.tensor([0]), torch.tensor([self.lookback_]))
+        panel = self.read_fitted(sample_rows(data, self.id, index, lookback + self.fitted_.horizon))
+        self.fitted_.require_network().predict(panel, [(0, lookback)])
 
     def explain(self, data: Any, index: int | None = None) -> Importance:
         """Parts of lags and columns in the forecast of the network, see `Estimator.explain`.
@@ -311,154 +270,238 @@ class Forecaster(ForecastNetwork):
         With covariates or a calendar, the last window is that before the last horizon of data.
         """
         self._check_has_network()
-        rows = data if index is None else sample_rows(data, self.id, index, self.lookback_ + self.horizon)
-        panel = self._read_fitted(rows)
-        wider = self._with_new_series(panel, panel.lengths)
-        ahead = self.horizon if index is not None or self.known_.count else 0
+        fitted = self.fitted_
+        inputs, horizon = fitted.inputs, fitted.horizon
+        rows = data if index is None else sample_rows(data, self.id, index, inputs.lookback + horizon)
+        panel = self.read_fitted(rows)
+        network = fitted.with_new_series(panel, panel.lengths).require_network()
+        ahead = horizon if index is not None or inputs.covariates.count else 0
         if panel.lengths[0] <= ahead:
             raise ValueError(f"{panel.label(0)} must have more than {ahead} rows, got {panel.lengths[0]}; add rows.")
-        return explain_forecast(wider, panel, panel.lengths[0] - ahead)
+        return explain_network(network, panel, panel.lengths[0] - ahead, fitted.freq)
 
-    def _fit_choice(self, panel: Panel) -> None:
-        """Weight the network and the baselines."""
-        ceiling = Ceiling(self.time_limit)
-        # the network sees the rows that have the most values
-        complete = panel.complete(self.columns_)
-        origins = RollingOrigins.choose(
-            complete.lengths,
-            horizon=self.horizon,
-            share=self.validation_share,
-            columns=len(self.columns_),
-            seed=self.seed,
-            histories=self._effort.histories,
-            least=self._least_origins,
-        )
-        rows = np.array(list(map(len, complete.histories(self.columns_)))).reshape(len(panel), -1)
-        each, series = origins.per_column(rows), panel.histories(self.columns_)
-        forecasts = validate_methods(series, each, self.season_, self.seed, self._effort, ceiling)
-        self.width_ = self.counts_ = None
-        network = self._validate_network(complete, origins, ceiling)
-        if len(origins) and (self.covariates or self.holidays):
-            forecasts |= self._validate_regressions(complete, origins)
-        networks, scale = [self], series_scale(series, self.season_)
-        if network is not None:
-            forecasts[NETWORK] = network
-            if NETWORK in each.weigh(series, forecasts, scale)[0]:
+    def check_future(self, data: Any, future: Any) -> None:
+        """Raise ValueError, before training, if `future` does not fit the steps after data; see `predict`."""
+        self._check_parameters()
+        panel = self.read(data)
+        settings = self.settings_of_fit()
+        covariates = settings.covariates.fit(panel, panel.lengths, calendar=settings.calendar)
+        covariates.future(panel, future, self.horizon, self._table | {"day_first": panel.day_first})
 
-                def error(rows: np.ndarray) -> float:
-                    return each.weigh(series, {NETWORK: rows}, scale)[1][NETWORK]
+    def read(self, data: Any) -> Panel:
+        """The panel of a table as `fit` reads it; the forecaster need not be fitted."""
+        return self._read(data, self.freq, dict.fromkeys(self.inputs), self.day_first)
 
-                networks, forecasts[NETWORK] = self._validate_seeds(complete, origins, network, error, ceiling)
-        self.choice_ = Choice.fit(
-            panel,
-            self.columns_,
-            each,
-            season=self.season_,
-            forecasts=forecasts,
-            interval=self.interval,
-            levels=tuple(map(float, self.quantiles)),
-            effort=self._effort,
-            seed=self.seed,
-        )
-        if NETWORK in self.choice_.ensemble.weights:
-            self._train_again(networks, complete)
-        if forecasts.keys() & REGRESSIONS.keys():
-            self.effect_ = self.known_.fit_effect(complete, self.columns_, self.choice_.scale, self.season_)
-        self.truncated_ = tuple(ceiling.left_out)
-        ceiling.warn(stacklevel=4)
+    def read_fitted(self, data: Any) -> Panel:
+        """A panel with the columns, ids and frequency of fit."""
+        fitted = self.fitted_
+        panel = self._read(data, fitted.freq, fitted.inputs.covariates.categories, self._table["day_first"])
+        wanted = (*fitted.columns, *self.inputs)
+        if panel.backend is None and len(panel.columns) == len(wanted):
+            # arrays have no names: their columns are those of fit, covariates last
+            panel = replace(panel, columns=wanted)
+        # series of other ids can be forecast, but not a table without ids by a model with ids, nor the other way
+        ids = fitted.inputs.ids
+        return match_panel(panel, wanted, ids if None in (*ids, *panel.ids) else None)
 
     @property
-    def _least_origins(self) -> int:
-        """Fewest windows per column at the rolling origins: twice those that an interval needs."""
-        if self.interval is None:
-            return self._effort.origins
-        return max(self._effort.origins, _INTERVAL_WINDOWS * math.ceil(self.interval / (1.0 - self.interval)))
+    def inputs(self) -> tuple[str, ...]:
+        """Columns that are not forecast."""
+        return (*self.covariates, *self.static, *self.past_covariates)
 
-    def _forecast_at(
-        self,
-        panel: Panel,
-        owners: Tensor,
-        origins: Tensor,
-        network: Prediction | None = None,
-        ahead: Sequence[np.ndarray] | None = None,
-    ) -> Prediction:
-        """Forecasts of windows: of the series `owners`, from the rows `origins` on.
+    def shown_weights(self) -> dict[str, float]:
+        """The weights, the largest first; the name of a mean of networks tells how many there are."""
+        weights = self.weights_
+        shown = {}
+        for name in sorted(weights, key=lambda name: -weights[name]):
+            several = name == NETWORK and len(self.seeds_) > 1
+            shown[f"{name} ({len(self.seeds_)} seeds)" if several else name] = weights[name]
+        return shown
 
-        Args:
-            network: Those of the network, if they are known.
-            ahead: Features (P, F) of the forecast steps of each window; None takes those of the panel.
-        """
-        if network is None and NETWORK in self.weights_:
-            network = self._network_at(panel, owners, origins)
-        if self.choice_ is None:
-            assert network is not None
-            return network
-        most, which, parts = history_rows(self.season_, self.horizon), self._owners(panel)[owners], []
-        for piece in torch.arange(len(owners)).split(min(_WINDOWS, max(1, _HISTORIES // len(self.columns_)))):
-            places = list(zip(owners[piece].tolist(), origins[piece].tolist(), strict=True))
-            histories = panel.histories(self.columns_, places, most)
-            others = {} if network is None else {NETWORK: network["forecast"][piece].numpy()}
-            others |= self._regressions(panel, places, None if ahead is None else [ahead[one] for one in piece])
-            parts.append(self.choice_.combine(histories, others, which[piece]))
-        return join_batches(parts)
+    def settings_of_fit(self) -> ForecastSettings:
+        """The parameters that the stages of a fit take."""
+        covariates = Covariates(
+            covariates=tuple(self.covariates),
+            static=tuple(self.static),
+            past_covariates=tuple(self.past_covariates),
+            holidays=self.holidays,
+        )
+        quantiles = tuple(map(float, self.quantiles))
+        network = NetworkSpec(
+            horizon=self.horizon,
+            alone=self.model == NETWORK,
+            lookback=self.lookback,
+            backbone=self.backbone,
+            attention=self.attention,
+            settings=self.settings,
+            quantiles=quantiles,
+            loss=cast(Any, self.loss),
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            operator_rate=self.operator_rate,
+            patience=self.patience,
+            device=self.device,
+            progress=self.progress,
+        )
+        return ForecastSettings(
+            horizon=self.horizon,
+            season=self.season,
+            interval=self.interval,
+            quantiles=quantiles,
+            validation_share=self.validation_share,
+            effort=self._effort,
+            seed=self.seed,
+            seeds=self.seeds,
+            covariates=covariates,
+            calendar=self.calendar,
+            network=network,
+        )
 
-    def _with_new_series(self, panel: Panel, stops: Sequence[int]) -> "Forecaster":
-        """This forecaster, or a copy with the scales of series that fit has not seen, by their rows before `stops`."""
-        known = set(self.ids_)
-        new = [index for index, one in enumerate(panel.ids) if one not in known]
-        if not new:
-            return self
-        places = [(index, stops[index]) for index in new]
-        found, wider = self._fit_scaler(panel, places), copy.copy(self)
-        wider.ids_ = (*self.ids_, *(panel.ids[index] for index in new))
-        wider.scaler_ = {name: torch.cat([part, found[name]]) for name, part in self.scaler_.items()}
-        if self.choice_ is not None:
-            scale = series_scale(panel.histories(self.columns_, places), self.season_).reshape(len(new), -1)
-            wider.choice_ = self.choice_.add_series(scale, wider.scaler_["mean"].abs().numpy())
-        return wider
+    def _read_rows(self, data: Any, horizon: int | None) -> tuple[Panel, int]:
+        """The rows before a forecast, and its number of steps."""
+        self._check_fitted("asked for a forecast")
+        fitted = self.fitted_
+        steps, whole = fitted.horizon if horizon is None else horizon, horizon is None or hasattr(horizon, "__index__")
+        if not whole or not 1 <= steps <= fitted.horizon:
+            remedy = f"; fit with horizon={steps}" if whole and steps > 0 else ""
+            raise ValueError(f"horizon must be from 1 to {fitted.horizon}, the horizon of fit, got {steps!r}{remedy}.")
+        if data is None and fitted.tail is None:
+            raise ValueError(
+                "data must be given to a forecaster that was loaded, because files hold no rows, got None; pass the "
+                f"last {fitted.rows_read} rows of each series."
+            )
+        panel = fitted.tail if data is None else self.read_fitted(data)
+        assert panel is not None
+        if fitted.choice is None and self.lookback is not None:
+            lookback = fitted.inputs.lookback
+            remedy = "pass more rows, or fit with a shorter lookback"
+            panel.check_rows(lookback, f"lookback={lookback} rows", remedy)
+        return panel, steps
+
+    def _read(self, data: Any, freq: Frequency | None, categories: Mapping[str, Any], day_first: bool | None) -> Panel:
+        values = None if self.values is None else [*self.values, *self.inputs]
+        options = self._table | {"day_first": day_first}
+        panel = read_panel(data, values=values, freq=freq, late_columns=True, categories=categories, **options)
+        for name in self.inputs if panel.backend is not None else ():
+            if name not in panel.columns:
+                raise ValueError(f"data must have the covariate {name!r}, got {', '.join(map(repr, panel.columns))}.")
+        return panel
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_choice("loss", self.loss, FORECAST_METRICS)
+        for name in ("covariates", "past_covariates", "static"):
+            columns = getattr(self, name)
+            if not isinstance(columns, Sequence) or isinstance(columns, str):
+                raise ValueError(f"{name} must be a list of columns, got {columns!r}.")
+        shares = {"validation_share": self.validation_share}
+        shares |= {} if self.interval is None else {"interval": self.interval}
+        if not isinstance(self.quantiles, list | tuple | np.ndarray):
+            raise ValueError(
+                f"quantiles must be a list of levels in (0, 1), got {self.quantiles!r}; such as [0.1, 0.9]."
+            )
+        shares |= {f"quantiles[{index}]": level for index, level in enumerate(self.quantiles)}
+        for name, share in shares.items():
+            if not hasattr(share, "__float__") or not 0.0 < share < 1.0:
+                raise ValueError(f"{name} must lie in (0, 1), got {share!r}.")
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors = {f"scaler.{name}": value for name, value in self.scaler_.items()}
-        added = {"width": self.width_, "counts": self.counts_}
-        tensors |= {name: part for name, part in added.items() if part is not None}
-        facts = {"columns": list(self.columns_), "ids": list(self.ids_), "known": self.known_.state()}
-        tensors |= {} if self.effect_ is None else {"effect": torch.from_numpy(self.effect_)}
-        facts |= {"season": self.season_, "day_first": self.day_first_}
-        if self.choice_ is not None:
-            own, facts["choice"] = self.choice_.state()
-            tensors |= {f"choice.{name}": value for name, value in own.items()}
-        return tensors, facts
+        return forecaster_state(self.fitted_)
 
-    def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        self._check_parameters()
-        self.columns_, self.ids_ = tuple(facts["columns"]), tuple(facts["ids"])
-        # the mean of several networks has their weights under their numbers
-        networks = {name.split(".")[2] for name in tensors if name.startswith("model.models.")}
-        self.seeds_ = tuple(range(self.seed, self.seed + (len(networks) or int(self._has_network))))
-        self.known_ = Covariates.from_state(facts["known"])
-        check_count("lookback", self.lookback_, 1)
-        assert isinstance(self.time_, str | None), "a name that is none"
-        assert type(self.freq_) in (str, int, type(None)), "a frequency that is none"
-        self.scaler_ = named(tensors, "scaler.")
-        self.width_, self.counts_ = tensors.get("width"), tensors.get("counts")
-        sizes = len(self.ids_), len(self.columns_)
-        for name in ("mean", "std", *self.scaler_):
-            check_shape(f"scaler.{name}", self.scaler_[name], "(S, C)", sizes)
-        for name, axes, shape in (("width", "(P, C)", (self.horizon, sizes[1])), ("counts", "(C,)", sizes[1:])):
-            if name in tensors:
-                check_shape(name, tensors[name], axes, shape)
-        self.effect_ = None
-        if "effect" in tensors:
-            check_shape("effect", tensors["effect"], "(F, C)", (self.known_.count, sizes[1]))
-            self.effect_ = tensors["effect"].cpu().numpy()
-        self.day_first_ = facts.get("day_first")
-        # older files hold the network alone
-        self.season_ = facts["season"] if "season" in facts else season_of(self.freq_) or 1
-        self.choice_ = None
-        if "choice" in facts:
-            self.choice_ = Choice.from_state(named(tensors, "choice."), facts["choice"])
-            check_at_least("season", self.season_, 1)
-            check_unpacked("season", self.season_ * sizes[1], tensors)
-            self.choice_.check(*sizes, self.horizon, len(self.quantiles), self.season_)
-        else:
+    def _restore_all(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], where: str | Path) -> None:
+        if "choice" not in facts:
             self.model = NETWORK
+        self._check_parameters()
+        self.fitted_ = restore_forecaster(tensors, facts, self.settings_of_fit(), where)
+
+    @property
+    def model_(self) -> nn.Module:  # type: ignore[override]
+        """The trained model, on standardised values."""
+        return nn.Identity() if self.fitted_.network is None else self.fitted_.network.model
+
+    @property
+    def lookback_(self) -> int:
+        """Steps L."""
+        return self.fitted_.inputs.lookback
+
+    @property
+    def columns_(self) -> tuple[str, ...]:
+        """Names of the forecast columns."""
+        return self.fitted_.columns
+
+    @property
+    def ids_(self) -> tuple[Id, ...]:
+        """Ids of the series; (None,) without ids."""
+        return self.fitted_.inputs.ids
+
+    @property
+    def freq_(self) -> Frequency | None:
+        """Frequency of the times."""
+        return self.fitted_.freq
+
+    @property
+    def time_(self) -> str | None:
+        """Name of the time column."""
+        return self.fitted_.time_column
+
+    @property
+    def day_first_(self) -> bool | None:
+        """Whether the day comes first in dates."""
+        return self.fitted_.day_first
+
+    @property
+    def architecture_(self) -> dict[str, Any]:  # type: ignore[override]
+        """Backbone, attention and settings."""
+        return dict(self.fitted_.architecture)
+
+    @property
+    def schedule_(self) -> dict[str, Any]:
+        """Batch size, steps per epoch, maximum number of epochs and the factor of the operators' rate."""
+        return {} if self.fitted_.network is None else dict(self.fitted_.network.schedule)
+
+    @property
+    def seeds_(self) -> tuple[int, ...]:
+        """Seeds of the networks that `model_` averages."""
+        return () if self.fitted_.network is None else self.fitted_.network.seeds
+
+    @property
+    def validation_(self) -> float | None:  # type: ignore[override]
+        """Loss on the held-out rows, standardised; of several networks the mean."""
+        return None if self.fitted_.network is None else self.fitted_.network.validation
+
+    @property
+    def known_(self) -> Covariates:
+        """Computes the features of the calendar and the covariates."""
+        return self.fitted_.inputs.covariates
+
+    @property
+    def effect_(self) -> np.ndarray | None:
+        """Linear effect (F, C) of the features, in scales; None without methods with covariates."""
+        return self.fitted_.effect
+
+    @property
+    def width_(self) -> Tensor | None:
+        """Half of the interval (P, C) of the network alone, in spreads; None without one."""
+        return None if self.fitted_.network is None else self.fitted_.network.width
+
+    @property
+    def season_(self) -> int:
+        """Steps of the season."""
+        return self.fitted_.season
+
+    @property
+    def choice_(self) -> Choice | None:
+        """The chosen weights and what intervals need; None for "toa"."""
+        return self.fitted_.choice
+
+    @property
+    def truncated_(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Methods that `time_limit` left out."""
+        return self.fitted_.truncated
+
+    @property
+    def weights_(self) -> dict[str, float]:
+        """Weight of each method in the forecast; the name of the network is "toa"."""
+        self._check_fitted("asked for its weights")
+        return self.fitted_.weights

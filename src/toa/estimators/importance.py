@@ -21,7 +21,6 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from toa.data.frequency import Frequency, describe_steps
-from toa.data.panel import Panel
 from toa.nn.layers import ReversibleInstanceNorm
 from toa.training.base import check_sample
 
@@ -126,46 +125,6 @@ def integrated_gradients(
                 total[k] += (weight[piece] * gradient).sum(0)
     shares = [total * (x - b) for total, x, b in zip(sums, inputs, bases, strict=True)]
     return [share.numpy() for share in shares], change.numpy()
-
-
-def explain_forecast(forecaster: Any, panel: Panel, stop: int) -> Importance:
-    """Parts of the look-back before the row `stop` of the first series in the mean forecast of each column."""
-    first = max(0, stop - forecaster.lookback_)
-    pad = (forecaster.lookback_ - (stop - first), 0), (0, 0)
-    which, outputs = forecaster._owners(panel)[0], forecaster.columns_[:OUTPUTS]
-    values = np.pad(panel.take(forecaster.columns_)[0][first:stop], pad, mode="edge")
-    mean, std = forecaster.scaler_["mean"][which], forecaster.scaler_["std"][which]
-    inputs = [((torch.from_numpy(values) - mean) / std)[None]]  # (1, L, C)
-    features = forecaster.known_.past(panel)
-    if features is not None:
-        past = np.pad(features[0][first:stop], pad, mode="edge")
-        inputs += [torch.from_numpy(part)[None] for part in (past, features[0][stop : stop + forecaster.horizon])]
-    # features are compared with their mean in the look-back
-    means = [part.mean(1, keepdim=True) for part in (*inputs[:2], *inputs[1:2])]
-    bases = [base.expand_as(part) for base, part in zip(means, inputs, strict=True)]
-    model = in_float64(forecaster.model_)
-
-    def mean_forecast(*parts: Tensor) -> Tensor:
-        levels = model(*parts).sort(2).values[:, :, forecaster._point]  # (B, P, C)
-        return levels.mean(1)[:, : len(outputs)] * std[: len(outputs)]
-
-    (shares, *others), change = integrated_gradients(mean_forecast, inputs, bases)
-    groups = dict.fromkeys(forecaster.known_.names)
-    ahead = [np.zeros((len(outputs), len(forecaster.columns_)))]
-    for name in groups:
-        places = [place for place, one in enumerate(forecaster.known_.names) if one == name]
-        shares = np.concatenate([shares, others[0][:, :, places].sum(2, keepdims=True)], axis=2)
-        ahead.append(others[1][:, :, places].sum((1, 2))[:, None])
-    return Importance(
-        what=f"the mean forecast of {forecaster.horizon} steps by the network, compared with a look-back that is flat "
-        "at its mean",
-        outputs=outputs,
-        columns=(*forecaster.columns_, *groups),
-        shares=shares,
-        ahead=np.concatenate(ahead, axis=1),
-        change=change,
-        freq=forecaster.freq_,
-    )
 
 
 def sample_rows(data: Any, id: str | None, index: int, length: int) -> Any:

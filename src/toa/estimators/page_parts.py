@@ -84,6 +84,11 @@ def series_name(one: Any) -> str:
     return "" if one is None else str(one)
 
 
+def describe_series(panel: Panel) -> str:
+    """The number of series, in words; empty for a table without ids."""
+    return "" if panel.ids == (None,) else f" of {len(panel)} series"
+
+
 def chart(series: list[Part], panel: Panel, panels: Sequence[str] = (), lines: Sequence[str] = ()) -> Part:
     """A chart; `panels` and `lines` are those that are off at first."""
     dates = panel.times is not None and isinstance(panel.times[0], pd.DatetimeIndex)

@@ -1,9 +1,9 @@
-"""`.page()` of the estimators: one HTML file that needs no other; see `toa.estimators.page_parts`.
+"""`.page()` of detectors and classifiers: one HTML file that needs no other; see `toa.estimators.page_parts`.
 
-Alphabet: S series, T rows, C columns or channels, P horizon, n cases, K classes.
+Alphabet: S series, T rows, C columns or channels, n cases, K classes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,82 +15,18 @@ from toa.data.frames import columns_by_row
 from toa.data.panel import Panel
 from toa.estimators import page_parts as draw
 from toa.estimators.alarms import Event, event_columns
-from toa.estimators.backtest import Backtest
-from toa.estimators.baselines import BASELINES
-from toa.estimators.ensemble import history_rows
-from toa.estimators.importance import blocks_of, name_lags
+from toa.estimators.importance import blocks_of
 from toa.estimators.page_parts import Part
 from toa.estimators.stack import class_codes, labels_by_row, unknown_labels
 from toa.training.detection import Runs, point_metrics, undefined
 from toa.training.metrics import class_scores, confusion_matrix
 
-# blocks of lags that are replaced
-_BLOCKS = 16
-# horizons of past rows, and fewest rows, that are in view at first
-_PAST, _LEAST_PAST = 5, 60
-# most series times columns of a forecast
-_PANELS = 400
 # most channels in a chart, and events in a table
 _CHANNELS, _EVENTS = 12, 500
 # most blocks of steps, and cases, that are replaced
 _STEP_BLOCKS, _CASES = 8, 20
 # an interval of the accuracy of fewer cases is not reliable
 _RELIABLE = 30
-
-
-def forecast_page(
-    own: Any,
-    path: str | Path,
-    data: Any,
-    *,
-    future: Any = None,
-    horizon: int | None = None,
-    tested: Backtest | None = None,
-    title: str = "Forecast",
-    command: str = "",
-    left_out: Sequence[str] = (),
-) -> Path:
-    """Write one HTML file: series with forecast and baselines, errors, what the forecast depends on, the model.
-
-    Args:
-        path: File to write.
-        data: Rows to forecast after, as for `predict`.
-        future: Covariates of the forecast steps, as for `predict`.
-        horizon: Number of steps; None for all.
-        tested: Result of `backtest` to show; None shows the errors at the rolling origins of `fit`.
-        title: Title of the page.
-        command: What repeats the page; by default Python code.
-        left_out: Columns of the table that were removed from data.
-    """
-    steps = own.horizon if horizon is None else horizon
-    whole = own._read_fitted(data)
-    most = max(1, min(draw.SERIES, _PANELS // len(own.columns_)))
-    # covariates of other ids would not match
-    panel = replace(whole if own.covariates else _first(whole, most), backend=None)
-    found = _by_series(panel, own.predict(panel, future=future, horizon=steps))
-    baselines = {name: _by_series(panel, own.predict_baseline(name, panel, horizon=steps)) for name in BASELINES}
-    past = panel.tail(max(_LEAST_PAST, draw.VALUES // (min(len(panel), most) * len(panel.columns))))
-    notes = draw.describe_data(whole, data, own, left_out, shown=most)
-    if max(past.lengths) < max(panel.lengths):
-        notes.append(f"The chart shows the last {max(past.lengths)} rows of each series.")
-    sections = {
-        "Forecast": [_forecast_chart(own, _first(past, most), found, baselines, steps)],
-        "Errors": _errors(own) if tested is None else _backtest(tested),
-        "What the forecast depends on": [
-            *draw.bars("Weights of the methods.", list(own._shown_weights().items())),
-            *([draw.text(text)] if (text := own.known_.unused(own.weights_, own.effect_)) else ()),
-            *_lags(own, panel),
-            *draw.network_parts(own, panel),
-        ],
-    }
-    freq = "" if panel.freq is None else f", every {panel.freq}"
-    names = ", ".join(own.columns_[:8]) + f" and {len(own.columns_) - 8} more" * (len(own.columns_) > 8)
-    lead = [f"{steps} step{'s' * (steps > 1)} of {names} after {sum(whole.lengths)} rows{_series(whole)}{freq}."]
-    errors = {} if own.choice_ is None else own.choice_.ensemble.errors
-    shown = {"forecast": "ensemble", "seasonal naive": "seasonal naive"}
-    if found_errors := [f"{name} {errors[key]:.3f}" for name, key in shown.items() if key in errors]:
-        lead.append(f"{own.choice_.ensemble.measure} at rolling origins: {', '.join(found_errors)}.")
-    return draw.write_page(own, path, lead, sections, title=title, command=command, notes=notes)
 
 
 def events_page(
@@ -128,7 +64,8 @@ def events_page(
     }
     flagged = sum(int(own._flag(part.sum(1))["anomaly"].sum()) for part in parts)
     lead = (
-        f"{flagged} of {sum(whole.lengths)} rows{_series(whole)} have scores above {own.threshold_:.4g}, in "
+        f"{flagged} of {sum(whole.lengths)} rows{draw.describe_series(whole)} have scores above "
+        f"{own.threshold_:.4g}, in "
         f"{len(ranked)} event{'s' * (len(ranked) != 1)}."
     )
     notes = draw.describe_data(whole, data, own, left_out, shown=draw.SERIES)
@@ -174,124 +111,6 @@ def cases_page(
     }
     notes = draw.describe_data(panel, X, own, left_out)
     return draw.write_page(own, path, lead, sections, title=title, command=command, notes=notes)
-
-
-def _first(panel: Panel, count: int) -> Panel:
-    parts: dict[str, Any] = {name: getattr(panel, name) for name in ("values", "ids", "times", "rows", "begins")}
-    parts = {name: part if part is None else part[:count] for name, part in parts.items()}
-    return replace(panel, **parts)
-
-
-def _by_series(panel: Panel, found: Any) -> list[Mapping[str, np.ndarray]]:
-    """Results of arrays, one mapping per series."""
-    results = [found] if panel.ids == (None,) else found
-    return [one if isinstance(one, Mapping) else {"forecast": one} for one in results]
-
-
-def _series(panel: Panel) -> str:
-    return "" if panel.ids == (None,) else f" of {len(panel)} series"
-
-
-def _forecast_chart(
-    own: Any,
-    past: Panel,
-    found: Sequence[Mapping[str, np.ndarray]],
-    baselines: Mapping[str, Sequence[Mapping[str, np.ndarray]]],
-    steps: int,
-) -> Part:
-    series = []
-    band = "interval" if own.interval is None else f"{own.interval:.0%} interval"
-    for index, after in enumerate(past.next_times(steps)):
-        rows = past.lengths[index]
-        times = None if past.times is None or after is None else past.times[index].append(after)
-        values, parts = past.take(own.columns_)[index], found[index]
-        if past.begins is not None:
-            begins = past.begins[index][[past.columns.index(column) for column in own.columns_]]
-            values = np.where(np.arange(rows)[:, None] < begins, np.nan, values)
-        panels = []
-        for place, column in enumerate(own.columns_):
-            lines = [draw.line("past", "past", 0, values[:, place])]
-            lines += [
-                draw.line(name, "baseline", rows, ahead[index]["forecast"][:, place])
-                for name, ahead in baselines.items()
-            ]
-            lines += [
-                draw.line(f"quantile {level:g}", "quantile", rows, parts["quantiles"][:, at, place])
-                for at, level in enumerate(own.quantiles)
-                if "quantiles" in parts
-            ]
-            lines.append(draw.line("forecast", "forecast", rows, parts["forecast"][:, place]))
-            ends = {name: draw.to_numbers(parts[name][:, place]) for name in ("lower", "upper") if name in parts}
-            panels.append(
-                {"name": column, "lines": lines, "band": {"name": band, "start": rows, **ends} if ends else None}
-            )
-        shown = [max(0, rows - max(_LEAST_PAST, _PAST * steps)), rows + steps - 1]
-        axis = draw.axis(times, rows + steps)
-        series.append({"name": draw.series_name(past.ids[index]), "x": axis, "view": shown, "panels": panels})
-    hidden = [name for name in baselines if name != "seasonal naive"]
-    return draw.chart(series, past, own.columns_[draw.COLUMNS_ON :], hidden)
-
-
-def _errors(own: Any) -> list[Part]:
-    """Errors of all methods at the rolling origins of fit."""
-    errors = {} if own.choice_ is None else own.choice_.ensemble.errors
-    order = sorted(errors, key=errors.__getitem__)
-    found = {"forecast" if name == "ensemble" else name: errors[name] for name in order}
-    text = (
-        "Mean over rolling origins at the end of the rows of fit. They also chose the weights; there, the last origin "
-        "counted twice. Lower is better."
-    )
-    return [draw.text(text), draw.methods_table(own.weights_, {own.choice_.ensemble.measure: found})] if found else []
-
-
-def _backtest(tested: Backtest) -> list[Part]:
-    coverage = tested.metrics.get("coverage")
-    lines = tested.verdicts() + ([] if coverage is None else [f"{coverage:.1%} of values lie within the interval"])
-    parts = [
-        draw.text(f"Backtest at {tested.compared} origins, in the units of the data. Lower is better."),
-        draw.table(tested.rows("method"), "Backtest of the model and the baselines"),
-        {"kind": "list", "items": lines},
-    ]
-    if len(tested.by_column) > 1:
-        methods = tested.comparison
-        own = [(name, *(f"{m.by_column[name]['mae']:.4g}" for m in methods.values())) for name in tested.by_column]
-        parts.append(draw.table([("column", *methods), *own], "MAE per column"))
-    return parts
-
-
-def _lags(own: Any, panel: Panel) -> Iterator[Part]:
-    """How much the forecast of the first series changes if a part of its past is replaced."""
-    panel = panel.tail(max(own.lookback_, history_rows(own.season_, own.horizon)))
-    values, rows = panel.values[0], panel.lengths[0]
-    read = min(rows, max(own.lookback_, 2 * own.season_))
-    if own.covariates or read < 2:
-        return
-    blocks = blocks_of(read, _BLOCKS)
-    ends = [(rows - high, rows - low) for low, high in blocks]
-    copies = draw.occluded(values, ends, values.mean(0)[:_BLOCKS])
-    times = None if panel.times is None else panel.times[:1] * len(copies)
-    begins = None if panel.begins is None else panel.begins[:1] * len(copies)
-    many = replace(panel, values=tuple(copies), ids=panel.ids[:1] * len(copies), times=times, rows=(), begins=begins)
-    forecasts = np.stack([one["forecast"] for one in _by_series(many, own.predict(many))])  # (copies, P, C)
-    spread = np.where(values.std(0) > 0, values.std(0), 1.0)
-    change = (np.abs(forecasts[1:] - forecasts[0]) / spread).mean(1)  # (copies - 1, C)
-    names = [name_lags(*block) for block in blocks]
-    where = "" if panel.ids == (None,) else f" of {panel.ids[0]}"
-    step = "" if panel.freq is None else f" One lag is a step of {panel.freq}."
-    yield from draw.bars(
-        f"Mean change of the forecast{where}, in standard deviations, if these lags are replaced by a straight line. "
-        f"Lag 1 is the last row.{step}",
-        zip(names, change[: len(blocks)].mean(1).tolist(), strict=True),
-    )
-    if len(own.columns_) > 1:
-        others = change[len(blocks) :].copy()
-        np.fill_diagonal(others, 0.0)
-        if others.max() < 1e-9:
-            yield draw.text("Each column is forecast from its own past: no column changes the forecast of another.")
-            return
-        means = others.sum(1) / (len(own.columns_) - 1)
-        about = "Mean change of the forecasts of the other columns if a column is replaced by its mean."
-        yield from draw.bars(about, zip(own.columns_, means.tolist(), strict=False))
 
 
 def _event_parts(

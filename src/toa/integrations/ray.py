@@ -221,7 +221,7 @@ def _opened(source: Path, name: str, columns: Sequence[str | None]) -> Any:
 
 def _columns(forecaster: Forecaster) -> list[str]:
     """Columns that a forecaster reads."""
-    wanted = [forecaster.id, forecaster.time_, *forecaster.columns_, *forecaster._inputs]
+    wanted = [forecaster.id, forecaster.time_, *forecaster.columns_, *forecaster.inputs]
     return [column for column in wanted if column is not None]
 
 

@@ -1,0 +1,197 @@
+"""Choice: the weights of methods, by their errors at rolling origins, and their weighted mean.
+
+    origins = RollingOrigins.choose(lengths, horizon=24, share=0.125)
+    validated = validate(methods, training, Histories(values=origins.histories(series)))
+    chosen, _ = fit_ensemble(series, origins, validated, training)
+    chosen.weights                                       # {"linear 336": 0.6, "toa": 0.4}
+    chosen.predict(series, others={"toa": forecasts})    # (N, P)
+
+The weights are chosen for all series together, by errors that are divided by the seasonal error of their series, as
+MASE does. With little data the best baseline gets a part of the weight.
+
+Alphabet: N series of one column, P horizon, W windows, one per series and origin.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float64
+
+from toa.estimators.base import greedy_weights, weighted_mean
+from toa.estimators.baselines import BASELINES, SEASONS_TO_TELL, has_season, repeat_season
+from toa.estimators.lag_methods import FittedBaseline, local_rows
+from toa.estimators.methods import FittedMethod, Histories, Training, Validated
+from toa.estimators.origins import ROUNDING, RollingOrigins, Series, align_series, series_scale
+
+# windows that the best baseline counts as in the weights
+_PRIOR_WINDOWS = 6.0
+# windows from which on the best baseline gets no weight of its own
+_MANY_WINDOWS = 200.0
+# how often the last origin counts in the choice of weights
+_LAST_ORIGIN = 2.0
+# baselines that the mean begins with
+_FIRST_BASELINES = 3
+# how often each of them counts
+_FIRST_TIMES = 2
+# largest error of such a baseline, in units of the least error
+_CLOSE_ERROR = 1.15
+# seasons in which a series must repeat exactly to be continued so
+_EXACT_SEASONS = 3
+# the method that tells the effect of covariates
+_REGRESSION = "seasonal naive + covariates"
+# without origins to validate at
+_ONLY_METHOD = "seasonal naive"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ensemble:
+    """A weighted mean of forecasts; a series that repeats its season exactly, or is constant, is continued so instead.
+
+    Attributes:
+        weights: Weight per method; they sum to 1.
+        errors: Mean error at the origins, of each method and of the "ensemble"; all origins count the same.
+        measure: "MASE"; "MAE" in the units of the data if the seasonal naive forecast has no error in any series.
+        fitted: The fitted methods with a weight that read past values alone. Baselines, which are not fitted, the
+            network and the methods with covariates are not among them.
+        seasonal: Whether most series have a season. Then baselines repeat the last season of a series that is too short
+            to tell; the weights and `errors` are measured without this.
+    """
+
+    season: int
+    horizon: int
+    weights: Mapping[str, float]
+    errors: Mapping[str, float]
+    fitted: Mapping[str, FittedMethod] = field(default_factory=dict)
+    measure: str = "MASE"
+    seasonal: bool = False
+
+    def predict(
+        self, series: Series, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None
+    ) -> Float64[np.ndarray, "n p"]:
+        """Forecast after the end of each series; `others` has the forecasts of other methods with a weight."""
+        members = self.members(series, self.weights) | dict(others or {})
+        return _repeat(series, self.season, weighted_mean(self.weights, members), members.get(_REGRESSION))
+
+    def members(self, series: Series, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Forecasts (N, P) of those of the methods that are baselines or in `fitted`."""
+        histories = Histories(values=series)
+        forecasts: dict[str, np.ndarray] = {}
+        for name in names:
+            if name in self.fitted:
+                forecasts[name] = self.fitted[name].forecast(histories)
+            elif name in BASELINES:
+                forecasts[name] = FittedBaseline(name, self.season, self.horizon).forecast(histories)
+        # longer ones have at most the rows that baselines read
+        least = min(SEASONS_TO_TELL * self.season, local_rows(self.season))
+        short = [index for index, values in enumerate(series) if len(values) < least]
+        if self.seasonal and short:
+            last = repeat_season(align_series([series[index] for index in short]), self.season, self.horizon)
+            for name in BASELINES.keys() & forecasts.keys():
+                forecasts[name][short] = last
+        return forecasts
+
+
+def fit_ensemble(
+    series: Series, origins: RollingOrigins, validated: Mapping[str, Validated], training: Training
+) -> tuple[Ensemble, Float64[np.ndarray, "w p"] | None]:
+    """Choose weights at the origins, then fit the methods with a weight that read past values alone to all rows.
+
+    Returns also the forecasts of the ensemble at the origins. Without origins these are None, and the ensemble is the
+    seasonal naive forecast.
+    """
+    season, horizon = training.season, training.horizon
+    if not len(origins):
+        return Ensemble(season=season, horizon=horizon, weights={_ONLY_METHOD: 1.0}, errors={}), None
+    forecasts = {name: method.forecasts for name, method in validated.items()}
+    scale = series_scale(series, season)
+    weights, errors = weigh_at(origins, series, forecasts, scale)
+    fitted: dict[str, FittedMethod] = {}
+    for name in weights:
+        method = validated[name].fitted
+        if not method.reads_panel and not isinstance(method, FittedBaseline):
+            again = method.refit(training)
+            assert again is not None, "more rows than before the origins are enough"
+            fitted[name] = again
+    mean = weighted_mean(weights, forecasts)
+    # as in the forecasts to come; these windows have no part in the weights
+    exact, histories = np.flatnonzero(scale[origins.series] == 0), origins.histories(series)
+    regression = forecasts[_REGRESSION][exact] if _REGRESSION in forecasts else None
+    mean[exact] = _repeat([histories[index] for index in exact], season, mean[exact], regression)
+    ensemble = Ensemble(
+        season=season,
+        horizon=horizon,
+        weights=weights,
+        errors=errors,
+        fitted=fitted,
+        measure="MASE" if (np.where(origins.held, scale, 0.0)[origins.series] > 0).any() else "MAE",
+        seasonal=has_season(training.history, season),
+    )
+    return ensemble, mean
+
+
+def weigh_at(
+    origins: RollingOrigins,
+    series: Series,
+    forecasts: Mapping[str, Float64[np.ndarray, "w p"]],
+    scale: Float64[np.ndarray, " n"],
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Weights and errors of forecasts at the origins, see `choose_weights`; `scale` is that of each series."""
+    # the last origin is most like the forecasts to come
+    counts = np.where(origins.back == origins.back.min(), _LAST_ORIGIN, 1.0)
+    return choose_weights(forecasts, origins.actual(series), scale[origins.series], origins.independent, counts)
+
+
+def choose_weights(
+    forecasts: Mapping[str, Float64[np.ndarray, "w p"]],
+    actual: Float64[np.ndarray, "w p"],
+    scale: Float64[np.ndarray, " w"],
+    independent: float = np.inf,
+    counts: Float64[np.ndarray, " w"] | None = None,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Weights that lower the mean of |error| / scale, and that mean per forecast and for the "ensemble".
+
+    The mean begins with the best baselines, if their errors are close to the least: the errors of models that learn
+    from all series depend more on the time in which they are measured. The best baseline has the more weight, the fewer
+    independent windows there are and the closer its error is. For the weights, windows count as `counts` has it; in
+    the returned means, once. Those whose scale is 0 or NaN are left out; if all are, the units of the data are used.
+    Windows without actual values do not count.
+    """
+    usable = np.isfinite(scale) & (scale > 0) & np.isfinite(actual).any(1)
+    if not usable.any():
+        usable, scale = np.ones(len(scale), dtype=bool), np.ones(len(scale))
+    unit = scale[usable, None]
+    target = actual[usable] / unit
+    each = np.ones((len(target), 1)) if counts is None else counts[usable, None] / counts[usable].mean()
+    members = {name: forecast[usable] / unit for name, forecast in forecasts.items()}
+
+    def loss(mean: np.ndarray, times: np.ndarray | float = each) -> float:
+        return float(np.nanmean(np.abs(mean - target) * times))
+
+    errors = {name: loss(member) for name, member in members.items()}
+    local = sorted((name for name in members if name in BASELINES), key=errors.__getitem__)
+    first = [name for name in local[:_FIRST_BASELINES] if errors[name] <= _CLOSE_ERROR * min(errors.values())]
+    weights, best = greedy_weights(members, loss, first, _FIRST_TIMES)
+    if local and independent < _MANY_WINDOWS and best > 0:
+        share = _PRIOR_WINDOWS / (_PRIOR_WINDOWS + independent) * (best / errors[local[0]]) ** 2
+        weights = {name: (1.0 - share) * weight for name, weight in weights.items()}
+        weights[local[0]] = weights.get(local[0], 0.0) + share
+    members["ensemble"] = weighted_mean(weights, members)
+    return weights, {name: loss(member, 1.0) for name, member in members.items()}
+
+
+def _repeat(series: Series, season: int, forecasts: np.ndarray, regression: np.ndarray | None) -> np.ndarray:
+    """Forecasts (N, P), but the value of a constant series, and the last season of one that repeats it exactly.
+
+    Where covariates move the forecast `regression` from the last season, the forecast is kept.
+    """
+    steps = np.arange(forecasts.shape[1])
+    for index, values in enumerate(series):
+        if len(values) > 1 and np.ptp(values) == 0:
+            forecasts[index] = values[-1]
+        elif len(values) >= _EXACT_SEASONS * season:
+            last = values[-season:][steps % season]
+            moved = 0.0 if regression is None else np.abs(regression[index] - last).max()
+            if max(moved, np.abs(values[season:] - values[:-season]).max()) <= ROUNDING * np.abs(values).max():
+                forecasts[index] = last
+    return forecasts

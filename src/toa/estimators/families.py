@@ -1,0 +1,23 @@
+"""The methods that a forecaster chooses from: one line per family."""
+
+from toa._registry import Registry
+from toa.estimators.lag_methods import Baselines, LinearModels, Trees
+from toa.estimators.methods import Family, Method
+from toa.estimators.network_method import Networks
+from toa.estimators.regressions import Regressions
+from toa.estimators.settings import ForecastSettings
+
+FAMILIES: Registry[Family] = Registry("family of methods")
+FAMILIES.register("baselines")(Baselines())
+FAMILIES.register("linear")(LinearModels())
+FAMILIES.register("trees")(Trees())
+FAMILIES.register("covariates")(Regressions())
+FAMILIES.register("network")(Networks())
+
+
+def candidates(settings: ForecastSettings, season: int) -> dict[str, Method]:
+    """All methods that are tried, by name."""
+    methods: dict[str, Method] = {}
+    for family in FAMILIES.values():
+        methods |= family.candidates(settings, season)
+    return methods

@@ -1,0 +1,187 @@
+"""How a forecaster is fitted, from a panel to a frozen value.
+
+    origins   = rolling_origins(panel, columns, settings)                      # where methods are validated
+    validated = validate(candidates(settings, season), training, histories)    # all methods, with forecasts there
+    ensemble  = fit_ensemble(series, origins, validated, all_rows)             # weights; fitted again to all rows
+    choice    = calibrate(ensemble, forecasts, …)                              # intervals and quantiles
+    fitted    = FittedForecaster(…)                                            # frozen
+
+Alphabet: S series, C columns, N one per window and column, F features.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from toa.data.frequency import season_of
+from toa.data.panel import Panel
+from toa.estimators.base import NETWORK
+from toa.estimators.baselines import choose_season
+from toa.estimators.choice import fit_ensemble, weigh_at
+from toa.estimators.covariates import Covariates
+from toa.estimators.effort import Ceiling
+from toa.estimators.families import candidates
+from toa.estimators.fit_rows import FitRows
+from toa.estimators.fitted import FittedForecaster
+from toa.estimators.intervals import Choice, calibrate
+from toa.estimators.lag_methods import history_rows
+from toa.estimators.methods import FittedMethod, Histories, Training, Validated, validate
+from toa.estimators.network import FittedNetwork, average_networks
+from toa.estimators.network_method import FittedNetworks, fit_alone
+from toa.estimators.origins import RollingOrigins, Series, series_scale
+from toa.estimators.regressions import FittedRegression
+from toa.estimators.settings import ForecastSettings
+from toa.estimators.units import find_counts
+
+
+def fit_forecaster(
+    panel: Panel, columns: tuple[str, ...], settings: ForecastSettings, ceiling: Ceiling
+) -> FittedForecaster:
+    """Fit the network alone, or weight all methods.
+
+    Args:
+        columns: Columns to forecast; the others are covariates.
+        ceiling: Limit on the time, which notes what it leaves out.
+    """
+    season = choose_season(settings.season, season_of(panel.freq), panel.histories(columns))
+    if settings.network.alone:
+        fitted = _fit_alone(panel, columns, settings, season)
+    else:
+        fitted = _fit_weighted(panel, columns, settings, season, ceiling)
+    rows = max(fitted.inputs.lookback, history_rows(season, settings.horizon))
+    with_rows: FittedForecaster = replace(fitted, tail=panel.tail(rows))
+    return with_rows
+
+
+def _fit_alone(panel: Panel, columns: tuple[str, ...], settings: ForecastSettings, season: int) -> FittedForecaster:
+    """The network without other methods; its work and time are not limited."""
+    network = fit_alone(panel.complete(), columns, settings)
+    network = replace(network, counts=torch.from_numpy(find_counts(panel, columns)))
+    facts = _facts(panel, settings, season)
+    return FittedForecaster(**facts, inputs=network.inputs, network=network, choice=None)
+
+
+def _fit_weighted(
+    panel: Panel, columns: tuple[str, ...], settings: ForecastSettings, season: int, ceiling: Ceiling
+) -> FittedForecaster:
+    """All methods, weighted by their errors at rolling origins."""
+    # the network and the methods with covariates see the rows that have the most values
+    complete, series = panel.complete(columns), panel.histories(columns)
+    rows = FitRows(complete, columns, series, settings, season, ceiling)
+    origins = rolling_origins(complete, columns, settings)
+    per_column = origins.per_column(rows.rows_per_column)
+    validated: dict[str, Validated] = {}
+    if len(origins):
+        training, histories = rows.before(origins, per_column), rows.at(origins, per_column)
+        validated = validate(candidates(settings, season), training, histories)
+        validated = _add_seeds(validated, training, histories, per_column, series)
+    everything = rows.all_rows()
+    ensemble, forecasts = fit_ensemble(series, per_column, validated, everything)
+    choice = calibrate(
+        ensemble,
+        forecasts,
+        panel,
+        columns,
+        per_column,
+        interval=settings.interval,
+        levels=tuple(map(float, settings.quantiles)),
+    )
+    network = _refit_network(validated, ensemble.weights, everything)
+    inputs = rows.plain_inputs() if network is None else network.inputs
+    panel_methods = _refit_panel_methods(validated, everything, inputs.covariates, choice)
+    return FittedForecaster(
+        **_facts(panel, settings, season),
+        inputs=inputs,
+        network=network,
+        choice=choice,
+        panel_methods=panel_methods,
+        truncated=tuple(ceiling.left_out),
+    )
+
+
+def rolling_origins(panel: Panel, columns: tuple[str, ...], settings: ForecastSettings) -> RollingOrigins:
+    """Origins of each series, as many as the effort and the interval ask for."""
+    return RollingOrigins.choose(
+        panel.lengths,
+        horizon=settings.horizon,
+        share=settings.validation_share,
+        columns=len(columns),
+        seed=settings.seed,
+        histories=settings.effort.histories,
+        least=settings.least_origins,
+    )
+
+
+def _add_seeds(
+    validated: Mapping[str, Validated],
+    training: Training,
+    histories: Histories,
+    origins: RollingOrigins,
+    series: Series,
+) -> dict[str, Validated]:
+    """With networks of further seeds beside the network, if it has a weight."""
+    scale = series_scale(series, training.season)
+    forecasts = {name: method.forecasts for name, method in validated.items()}
+    if NETWORK not in validated or NETWORK not in weigh_at(origins, series, forecasts, scale)[0]:
+        return dict(validated)
+
+    def error(rows: np.ndarray) -> float:
+        return weigh_at(origins, series, {NETWORK: rows}, scale)[1][NETWORK]
+
+    networks = validated[NETWORK].fitted
+    assert isinstance(networks, FittedNetworks)
+    networks, mean = networks.add_seeds(training, histories, forecasts[NETWORK], error)
+    return {**validated, NETWORK: Validated(networks, mean)}
+
+
+def _refit_network(
+    validated: Mapping[str, Validated], weights: Mapping[str, float], training: Training
+) -> FittedNetwork | None:
+    """The network trained again on all rows, or the first of those that were validated if they have no weight."""
+    if NETWORK not in validated:
+        return None
+    networks = validated[NETWORK].fitted
+    assert isinstance(networks, FittedNetworks)
+    if NETWORK not in weights:
+        return networks.networks[0]
+    return average_networks(networks.refit(training).networks)
+
+
+def _refit_panel_methods(
+    validated: Mapping[str, Validated], training: Training, covariates: Covariates, choice: Choice
+) -> dict[str, FittedMethod]:
+    """The methods that read the panel, fitted again to all rows; those with covariates also without a weight."""
+    wanted = [
+        name
+        for name, method in validated.items()
+        if method.fitted.reads_panel
+        and name != NETWORK
+        and (name in choice.ensemble.weights or isinstance(method.fitted, FittedRegression))
+    ]
+    if not wanted:
+        return {}
+    assert training.panel is not None
+    features = covariates.past(training.panel) or []
+    again = replace(training, scale=choice.scale, features=features, past_features=covariates.past_count)
+    methods: dict[str, FittedMethod] = {}
+    for name in wanted:
+        method = validated[name].fitted.refit(again)
+        assert method is not None, "more rows than before the origins are enough"
+        methods[name] = method
+    return methods
+
+
+def _facts(panel: Panel, settings: ForecastSettings, season: int) -> dict[str, Any]:
+    """What a forecaster knows of its table and parameters."""
+    return {
+        "horizon": settings.horizon,
+        "quantiles": settings.quantiles,
+        "interval": settings.interval,
+        "freq": panel.freq,
+        "time_column": panel.time_column,
+        "day_first": panel.day_first,
+        "season": season,
+    }

@@ -1,0 +1,155 @@
+"""What a file of a forecaster holds, and the fitted forecaster from it. See `toa.estimators.base` for the format."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from toa._checks import check_at_least, check_count, check_shape
+from toa._limits import check_unpacked
+from toa.data.frequency import season_of
+from toa.estimators.base import named
+from toa.estimators.baselines import REGRESSIONS
+from toa.estimators.covariates import Covariates
+from toa.estimators.families import FAMILIES
+from toa.estimators.fitted import FittedForecaster
+from toa.estimators.intervals import Choice
+from toa.estimators.methods import FittedMethod
+from toa.estimators.network import FittedNetwork, Inputs, build_network
+from toa.estimators.regressions import FittedRegression
+from toa.estimators.settings import ForecastSettings
+from toa.training.checkpoint import model_with
+from toa.training.distributed import resolve_device
+
+
+def forecaster_state(fitted: FittedForecaster) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors by name, without those of the network, and JSON values."""
+    tensors = {f"scaler.{name}": part for name, part in fitted.inputs.scaler.items()}
+    if fitted.network is not None:
+        limits = {"width": fitted.network.width, "counts": fitted.network.counts}
+        tensors |= {name: part for name, part in limits.items() if part is not None}
+    if fitted.effect is not None:
+        tensors["effect"] = torch.from_numpy(fitted.effect)
+    facts: dict[str, Any] = {
+        "columns": list(fitted.columns),
+        "ids": list(fitted.inputs.ids),
+        "known": fitted.inputs.covariates.state(),
+        "season": fitted.season,
+        "day_first": fitted.day_first,
+    }
+    for key, family in FAMILIES.items():
+        parts, state = family.save(fitted.panel_methods)
+        if state:
+            facts.setdefault("methods", {})[key] = state
+            tensors |= {f"methods.{key}.{name}": part for name, part in parts.items()}
+    if fitted.choice is not None:
+        parts, facts["choice"] = fitted.choice.state()
+        tensors |= {f"choice.{name}": part for name, part in parts.items()}
+    return tensors, facts
+
+
+def restore_forecaster(
+    tensors: Mapping[str, Tensor], facts: Mapping[str, Any], settings: ForecastSettings, where: str | Path
+) -> FittedForecaster:
+    """The forecaster of a file; raises an error for parts that do not fit one another."""
+    freq, time_column = facts["freq_"], facts["time_"]
+    check_count("lookback", facts["lookback_"], 1)
+    assert isinstance(time_column, str | None), "a name that is none"
+    assert type(freq) in (str, int, type(None)), "a frequency that is none"
+    inputs = Inputs(
+        ids=tuple(facts["ids"]),
+        columns=tuple(facts["columns"]),
+        lookback=facts["lookback_"],
+        covariates=Covariates.from_state(facts["known"]),
+        scaler=named(tensors, "scaler."),
+    )
+    _check_shapes(tensors, inputs, settings)
+    # older files hold the network alone
+    season = facts["season"] if "season" in facts else season_of(freq) or 1
+    panel_methods: dict[str, FittedMethod] = {}
+    if "effect" in tensors:
+        effect = tensors["effect"].cpu().numpy()
+        for name in REGRESSIONS:
+            panel_methods[name] = FittedRegression(name, effect, season, settings.horizon)
+    for key, state in facts.get("methods", {}).items():
+        parts = named(tensors, f"methods.{key}.")
+        panel_methods |= FAMILIES[key].load(parts, state, season, settings.horizon)
+    choice = _restore_choice(tensors, facts, inputs, settings, season, panel_methods)
+    return FittedForecaster(
+        horizon=settings.horizon,
+        quantiles=settings.quantiles,
+        interval=settings.interval,
+        freq=freq,
+        time_column=time_column,
+        day_first=facts.get("day_first"),
+        season=season,
+        inputs=inputs,
+        network=_restore_network(tensors, facts, inputs, settings, where),
+        choice=choice,
+        panel_methods=panel_methods,
+        truncated=tuple(map(str, facts.get("truncated", ()))),
+    )
+
+
+def _check_shapes(tensors: Mapping[str, Tensor], inputs: Inputs, settings: ForecastSettings) -> None:
+    """Raise ValueError for tensors of other sizes than the columns, ids and features."""
+    series, columns = len(inputs.ids), len(inputs.columns)
+    for name in ("mean", "std", *inputs.scaler):
+        check_shape(f"scaler.{name}", inputs.scaler[name], "(S, C)", (series, columns))
+    sizes = {
+        "width": ("(P, C)", (settings.horizon, columns)),
+        "counts": ("(C,)", (columns,)),
+        "effect": ("(F, C)", (inputs.covariates.count, columns)),
+    }
+    for name, (axes, shape) in sizes.items():
+        if name in tensors:
+            check_shape(name, tensors[name], axes, shape)
+
+
+def _restore_choice(
+    tensors: Mapping[str, Tensor],
+    facts: Mapping[str, Any],
+    inputs: Inputs,
+    settings: ForecastSettings,
+    season: int,
+    panel_methods: Iterable[str],
+) -> Choice | None:
+    if "choice" not in facts:
+        return None
+    choice = Choice.from_state(named(tensors, "choice."), facts["choice"])
+    check_at_least("season", season, 1)
+    series, columns = len(inputs.ids), len(inputs.columns)
+    check_unpacked("season", season * columns, tensors)
+    choice.check(series, columns, settings.horizon, len(settings.quantiles), season, panel_methods)
+    return choice
+
+
+def _restore_network(
+    tensors: Mapping[str, Tensor],
+    facts: Mapping[str, Any],
+    inputs: Inputs,
+    settings: ForecastSettings,
+    where: str | Path,
+) -> FittedNetwork | None:
+    architecture, schedule, spec = facts["architecture_"], facts["schedule_"], settings.network
+    if architecture["backbone"] is None:
+        return None
+    # the mean of several networks has their weights under their numbers
+    numbers = {name.split(".")[2] for name in tensors if name.startswith("model.models.")}
+    seeds = tuple(range(settings.seed, settings.seed + (len(numbers) or 1)))
+    model = model_with(
+        lambda: build_network(spec, inputs, architecture, schedule, seeds), tensors, architecture["settings"], where
+    )
+    return FittedNetwork(
+        spec=spec,
+        inputs=inputs,
+        architecture=architecture,
+        schedule=schedule,
+        model=model.to(resolve_device(spec.device)),
+        seeds=seeds,
+        validation=facts["validation_"],
+        width=tensors.get("width"),
+        counts=tensors.get("counts"),
+    )

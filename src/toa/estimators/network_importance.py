@@ -1,0 +1,54 @@
+"""What the network of a forecaster looked at, see `toa.estimators.importance`.
+
+Alphabet: L look-back, P horizon, C columns, F features, K outputs.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toa.data.frequency import Frequency
+from toa.data.panel import Panel
+from toa.estimators.importance import OUTPUTS, Importance, in_float64, integrated_gradients
+from toa.estimators.network import FittedNetwork
+
+
+def explain_network(network: FittedNetwork, panel: Panel, stop: int, freq: Frequency | None) -> Importance:
+    """Parts of the look-back before the row `stop` of the first series in the mean forecast of each column."""
+    inputs, horizon = network.inputs, network.spec.horizon
+    columns, lookback = inputs.columns, inputs.lookback
+    first = max(0, stop - lookback)
+    pad = (lookback - (stop - first), 0), (0, 0)
+    which, outputs = inputs.owners(panel)[0], columns[:OUTPUTS]
+    values = np.pad(panel.take(columns)[0][first:stop], pad, mode="edge")
+    mean, std = inputs.scaler["mean"][which], inputs.scaler["std"][which]
+    tensors = [((torch.from_numpy(values) - mean) / std)[None]]  # (1, L, C)
+    features = inputs.covariates.past(panel)
+    if features is not None:
+        past = np.pad(features[0][first:stop], pad, mode="edge")
+        tensors += [torch.from_numpy(part)[None] for part in (past, features[0][stop : stop + horizon])]
+    # features are compared with their mean in the look-back
+    means = [part.mean(1, keepdim=True) for part in (*tensors[:2], *tensors[1:2])]
+    bases = [base.expand_as(part) for base, part in zip(means, tensors, strict=True)]
+    model = in_float64(network.model)
+
+    def mean_forecast(*parts: Tensor) -> Tensor:
+        levels = model(*parts).sort(2).values[:, :, network.spec.point]  # (B, P, C)
+        return levels.mean(1)[:, : len(outputs)] * std[: len(outputs)]
+
+    (shares, *others), change = integrated_gradients(mean_forecast, tensors, bases)
+    names = dict.fromkeys(inputs.covariates.names)
+    ahead = [np.zeros((len(outputs), len(columns)))]
+    for name in names:
+        places = [place for place, feature in enumerate(inputs.covariates.names) if feature == name]
+        shares = np.concatenate([shares, others[0][:, :, places].sum(2, keepdims=True)], axis=2)
+        ahead.append(others[1][:, :, places].sum((1, 2))[:, None])
+    return Importance(
+        what=f"the mean forecast of {horizon} steps by the network, compared with a look-back that is flat at its mean",
+        outputs=outputs,
+        columns=(*columns, *names),
+        shares=shares,
+        ahead=np.concatenate(ahead, axis=1),
+        change=change,
+        freq=freq,
+    )
