@@ -1,6 +1,6 @@
 """Methods that see covariates: a baseline of what their linear effect leaves, with the effect added again.
 
-    fitted = RegressionMethod("theta + covariates", past_count=0).fit(training)
+    fitted = RegressionMethod("theta + covariates").fit(training)
     fitted.forecast(histories)                                       # (N, P)
 
 Alphabet: N one per window and column, W windows, C columns, S series, P horizon, F features, T rows.

@@ -164,12 +164,38 @@ class Call(NamedTuple):
     @property
     def tensors(self) -> tuple[Any, ...]:
         """All tensors in one sequence, as `unpack` takes them."""
-        return (*self.tokens, *self.matrices, self.seed, *self.drop_seeds, *self.drop_rates)
+        # no properties: a call in Python is part of the cost of an eager layer
+        return (
+            self.q,
+            self.k,
+            self.v,
+            self.gate_q,
+            self.gate_k,
+            self.m1,
+            self.m2,
+            self.gate_m1,
+            self.seed,
+            *self.drop_seeds,
+            *self.drop_rates,
+        )
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """In the order of the schema."""
-        return (*self.tokens, *self.matrices, self.seed, self.drop_seeds, self.drop_rates, *self.options)
+        return (
+            self.q,
+            self.k,
+            self.v,
+            self.gate_q,
+            self.gate_k,
+            self.m1,
+            self.m2,
+            self.gate_m1,
+            self.seed,
+            self.drop_seeds,
+            self.drop_rates,
+            *self.options,
+        )
 
     @property
     def tokens(self) -> tuple[Any, ...]:
@@ -392,7 +418,9 @@ def keep_call(ctx: Any, results: Sequence[Any], call: Call, launches: Any = None
     """Save the results and the arguments of a call for its gradients."""
     # no zeros in place of gradients that are None
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*call.tensors, *results)
+    tokens = (call.q, call.k, call.v, call.gate_q, call.gate_k)
+    matrices = (call.m1, call.m2, call.gate_m1)
+    ctx.save_for_backward(*tokens, *matrices, call.seed, *call.drop_seeds, *call.drop_rates, *results)
     ctx.launches = launches
     ctx.drops = len(call.drop_seeds)
     ctx.options = call.options
