@@ -72,7 +72,7 @@ def busy_core() -> Iterator[None]:
 
 
 def measure(words: list[str], folder: Path, beside: AbstractContextManager[None]) -> dict[str, Any]:
-    """Run a process in a folder; its times and the last line that it printed."""
+    """Run a process in a folder; its times and the last line that it printed, where FOLDER stands for the folder."""
     with beside:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         begin = time.perf_counter()
@@ -83,7 +83,8 @@ def measure(words: list[str], folder: Path, beside: AbstractContextManager[None]
     if done.returncode:
         raise ValueError(f"the case must end without an error, got\n{done.stderr}")
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"wall_s": round(wall, 2), "cpu_s": round(cpu, 2), "last_line": done.stdout.strip().splitlines()[-1]}
+    last_line = done.stdout.strip().splitlines()[-1].replace(str(folder), "FOLDER")
+    return {"wall_s": round(wall, 2), "cpu_s": round(cpu, 2), "last_line": last_line}
 
 
 def run(args: argparse.Namespace) -> None:
