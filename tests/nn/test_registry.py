@@ -178,7 +178,7 @@ def test_new_attention_needs_one_class_and_one_line(monkeypatch):
     monkeypatch.setitem(ATTENTIONS, "scaled", None)
     del ATTENTIONS["scaled"]
     registry._register("scaled", ScaledAttention)
-    assert list(ATTENTIONS["scaled"].options) == ["scale", "qk_dim", "bias", "dropout", "backend"]
+    assert list(ATTENTIONS["scaled"].options) == ["scale", "qk_dim", "bias", "dropout", "backend", "rotary_base"]
     assert AttentionSpec(name="scaled").resolved().scale == 0.5
     layer: Any = AttentionSpec(name="scaled", scale=2.0, qk_dim=3).build(8, 2, 5)
     assert (layer.scale, layer.qk_dim) == (2.0, 3)
