@@ -132,7 +132,7 @@ class PretrainedConfig(ModelConfig):
 
 
 # two sizes with the same context and horizon, about 1 M and 4.3 M weights with dense operators
-SIZES: Mapping[str, Mapping[str, int]] = {
+SIZES: Mapping[str, Mapping[str, Any]] = {
     "small": {"embed_dim": 128, "num_heads": 4, "num_layers": 5, "ff_dim": 384},
     "large": {"embed_dim": 256, "num_heads": 8, "num_layers": 7, "ff_dim": 512},
 }
@@ -271,7 +271,7 @@ class PretrainedForecaster(nn.Module):
         """Write config.json and model.safetensors; bfloat16 halves the file."""
         from safetensors.torch import save
 
-        check_choice("dtype", dtype, (torch.float32, torch.bfloat16))
+        check_choice("dtype", str(dtype), ("torch.float32", "torch.bfloat16"))
         folder = Path(folder)
         weights = {name: value.detach().cpu().to(dtype).contiguous() for name, value in self.state_dict().items()}
         content = {"format": FORMAT, "config": self.config.to_json(), "facts": self.facts}
