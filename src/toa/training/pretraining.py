@@ -103,12 +103,12 @@ class PretrainingConfig:
         return self.learning_rate * min(rise, fall)
 
     def averages_after(self, step: int) -> bool:
-        """Whether the weights after so many steps are part of the mean."""
+        """Whether the weights after this number of steps are part of the mean."""
         left = self.steps - step
         return left < self.mean_span and left % self.mean_every == 0
 
     def averaged(self, step: int) -> int:
-        """Number of weights in the mean after so many steps."""
+        """Number of weights in the mean after this number of steps."""
         return sum(self.averages_after(each) for each in range(max(1, self.steps - self.mean_span), step + 1))
 
 
@@ -328,7 +328,7 @@ def train_piece(
 
     Args:
         seconds: The piece ends at the first entry of the loss curve after this time.
-        most_steps: The piece ends after so many steps.
+        most_steps: The piece ends after this number of steps.
         save_every: Steps between two checkpoints; the end of a piece also writes one.
         weights: Where to continue if the folder has no checkpoint.
     """
