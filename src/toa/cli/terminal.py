@@ -8,6 +8,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
 from importlib import import_module
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
+from toa._checks import Argument, ArgumentError, ArgumentWarning
 from toa._console import is_first, make_console, show_controls
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ T = TypeVar("T", bound="Estimator")
 
 # help of the options, by command; "options" has those of several commands
 HELP: dict[str, dict[str, str]] = {"options": {}}
+# arguments of Python whose option has another name
+OPTION_NAMES = {"X": "data", "test_size": "test"}
 # names that a help text may use in braces, each with the registry or the function that lists the choices
 CHOICES: dict[str, str] = {}
 
@@ -60,25 +64,51 @@ def clear_errors(params: Sequence[Any] = (), *, resumes: bool = False) -> Iterat
     printed: set[str] = set()
 
     def echo(text: Warning | str, kind: type[Warning], *where: Any, **more: Any) -> None:
-        if kind is not UserWarning:
+        if kind not in (UserWarning, ArgumentWarning):
             show(text, kind, *where, **more)
         elif str(text) not in printed:
             # a table is read several times
             printed.add(str(text))
-            typer.echo(f"warning: {show_controls(in_shell_words(str(text), params))}", err=True)
+            typer.echo(f"warning: {show_controls(with_options(text, params))}", err=True)
 
     try:
         with warnings.catch_warnings():
             warnings.showwarning = echo  # type: ignore[assignment]
             yield
     except (ValueError, FloatingPointError, OSError, ImportError) as error:
-        typer.echo(f"error: {show_controls(in_shell_words(str(error), params))}", err=True)
+        typer.echo(f"error: {show_controls(with_options(error, params))}", err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt as stopped:
         if is_first():
             remedy = "; repeat the command to resume" if resumes else ""
             typer.echo(f"{str(stopped) or 'stopped'}{remedy}.", err=True)
         raise typer.Exit(130) from None
+
+
+def with_options(message: Exception | str, params: Sequence[Any]) -> str:
+    """The text of an error or a warning, with the options of a command in place of arguments."""
+    option_of = partial(find_option, params)
+    if isinstance(message, ArgumentError):
+        return message.show(option_of)
+    if isinstance(message, ArgumentWarning):
+        return message.phrase.show(option_of)
+    return in_shell_words(str(message), params)
+
+
+def find_option(params: Sequence[Any], argument: Argument) -> str | None:
+    """The option of a command for an argument of Python: --missing ffill for missing='ffill'; None without one."""
+    name = argument.name.partition("[")[0]
+    name = OPTION_NAMES.get(name, name)
+    for param in params:
+        if param.name != name:
+            continue
+        if not param.opts[0].startswith("-"):
+            return str(param.name).upper()
+        if argument.value is False:
+            return param.secondary_opts[0] if param.secondary_opts else None
+        flag = str(param.opts[0])
+        return flag if argument.value in (None, True) else f"{flag} {shlex.quote(str(argument.value))}"
+    return None
 
 
 class _Output:
