@@ -130,7 +130,7 @@ def test_a_path_is_no_argument() -> None:
 def test_an_error_takes_another_name_of_an_argument_in_all_parts() -> None:
     rule = checks.Phrase("be as long as ", checks.Argument("y"))
     error = checks.ArgumentError(checks.part_of("X", "case 3"), rule, 5, checks.Phrase("cut ", checks.Argument("X")))
-    assert str(error.replace("X", "--test")) == "case 3 of --test must be as long as y, got 5; cut --test."
+    assert str(error.rename("X", "--test")) == "case 3 of --test must be as long as y, got 5; cut --test."
     assert str(error) == "case 3 of X must be as long as y, got 5; cut X."
 
 

@@ -56,9 +56,9 @@ class Phrase:
             elif isinstance(part, Argument):
                 yield part
 
-    def replace(self, argument: str, name: str) -> "Phrase":
+    def rename(self, argument: str, name: str) -> "Phrase":
         """The text with another name of an argument."""
-        return Phrase(*(_replace_part(part, argument, name) for part in self.parts))
+        return Phrase(*(_rename(part, argument, name) for part in self.parts))
 
 
 # what a message calls the thing that is wrong: an argument, a file, or a part such as Phrase("series 3 of ", name)
@@ -78,10 +78,10 @@ def show_part(part: Part, option_of: OptionOf) -> str:
     return part.show(option_of) if isinstance(part, Phrase | ArgumentError) else str(part)
 
 
-def _replace_part(part: Part, argument: str, name: str) -> Part:
+def _rename(part: Part, argument: str, name: str) -> Part:
     if isinstance(part, Argument):
-        return name if part.name == argument else part
-    return part.replace(argument, name) if isinstance(part, Phrase | ArgumentError) else part
+        return Argument(name, part.value) if part.name == argument else part
+    return part.rename(argument, name) if isinstance(part, Phrase | ArgumentError) else part
 
 
 class ArgumentError(ValueError):
@@ -120,9 +120,9 @@ class ArgumentError(ValueError):
         text = f"{name} must {rule}, got {value}" + (f"; {', or '.join(remedies)}" if remedies else "")
         return text if text.endswith((".", "?")) else f"{text}."
 
-    def replace(self, argument: str, name: str) -> Self:
+    def rename(self, argument: str, name: str) -> Self:
         """The error with another name of an argument."""
-        parts = (_replace_part(part, argument, name) for part in (self.name, self.rule, self.value, *self.remedies))
+        parts = (_rename(part, argument, name) for part in (self.name, self.rule, self.value, *self.remedies))
         return type(self)(*parts)  # type: ignore[arg-type]
 
     def with_remedies(self, *remedies: str | Phrase) -> Self:

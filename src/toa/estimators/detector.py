@@ -222,7 +222,7 @@ class AnomalyDetector(ReconstructionNetwork):
             panel = self._read_fitted(rows, freq=self.freq_, missing="error")
         except MissingValuesError as error:
             # columns are those of fit, and later rows are not known
-            raise ValueError(f"{error.problem}; fill it before the call, such as by the last value.") from None
+            raise error.with_remedies("fill it before the call, such as by the last value") from None
         # an error changes no stream
         first, parts, changed = sum(one.seen for one in self._streams.values()), [], {}
         for index, (one, values) in enumerate(zip(panel.ids, panel.values, strict=True)):
