@@ -1,4 +1,5 @@
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from toa.estimators.combination import inject_anomalies
 from toa.estimators.detector import MODELS, AnomalyDetector
 from toa.estimators.scorers import SCORERS
 from toa.estimators.sizes import choose_stride
+from toa.estimators.thresholds import Thresholds
 
 ROWS, WINDOW = 240, 12
 
@@ -133,7 +135,7 @@ def test_anomalies_in_the_rows_of_fit_are_found_wherever_they_are(at):
 
 def test_a_stream_flags_nothing_before_it_has_a_window_of_rows():
     detector = make(epochs=1).fit(waves(200))
-    detector.stream_threshold_ = -1.0
+    detector.fitted_ = replace(detector.fitted_, thresholds=Thresholds(rows=1.0, stream=-1.0))
     flags = [detector.detect(row)["anomaly"].tolist() for row in (waves(5), waves(205)[5:])]
     assert flags == [[0] * 5, [0] * (detector.window_ - 5) + [1] * (200 - detector.window_ + 5)]
 
@@ -373,7 +375,7 @@ BAD_ARGUMENTS = {
 @pytest.mark.parametrize("name", BAD_ARGUMENTS)
 def test_a_bad_argument_is_refused_before_a_baseline_is_fitted(name, monkeypatch):
     value, words = BAD_ARGUMENTS[name]
-    monkeypatch.setattr(AnomalyDetector, "_fit_scorers", lambda *_: pytest.fail("fitted"))
+    monkeypatch.setattr("toa.estimators.detection_fitting.fit_baselines", lambda *_: pytest.fail("fitted"))
     with pytest.raises(ValueError, match=message(words)):
         make(model="pca", **{name: value}).fit(waves())
 
@@ -530,11 +532,11 @@ def test_each_series_gets_other_anomalies(monkeypatch):
     labels = []
 
     def inject(values, window, seed):
-        found = inject_anomalies(values, window, seed)
-        labels.append(found[1])
-        return found
+        changed, injected = inject_anomalies(values, window, seed)
+        labels.append(injected)
+        return changed, injected
 
-    monkeypatch.setattr("toa.estimators.detector.inject_anomalies", inject)
+    monkeypatch.setattr("toa.estimators.detection_fitting.inject_anomalies", inject)
     make(model="auto", epochs=1).fit([waves(120), waves(120)])
     assert (labels[0] != labels[1]).any()
 
@@ -563,3 +565,32 @@ def test_windows_read_at_most_five_standard_deviations(tmp_path):
     save_file(tmp_path / "d.toa", "anomaly detector", tensors, {**facts, "fitted": {**fitted, "largest": -1.0}})
     with pytest.raises(ValueError, match=message("largest must be positive, got -1.0")):
         AnomalyDetector.load(tmp_path / "d.toa")
+
+
+@pytest.mark.parametrize("stop", [ValueError("stopped"), KeyboardInterrupt()])
+def test_a_fit_that_fails_or_is_stopped_leaves_the_detector_as_it_was(stop, monkeypatch):
+    detector = make(model="pca").fit(waves())
+    detector.detect(waves(30))
+    before, scores = detector.fitted_, detector.scores(waves(40))
+
+    def fail(*_):
+        raise stop
+
+    monkeypatch.setattr("toa.estimators.detection_fitting.fit_baselines", fail)
+    with pytest.raises(type(stop)):
+        detector.fit(2.0 * waves(100)[:, :1])
+    monkeypatch.undo()
+    assert detector.fitted_ is before
+    assert (detector.scores(waves(40)) == scores).all()
+    # its stream continues
+    assert detector.detect(waves(31)[30:]).index.tolist() == [30]
+
+
+def test_a_fitted_detector_is_frozen_and_scoring_changes_nothing(fitted):
+    with pytest.raises(AttributeError):
+        fitted.fitted_.thresholds = Thresholds(rows=0.0, stream=0.0)
+    before = fitted.fitted_
+    fitted.reset_stream()
+    fitted.detect(waves(20))
+    fitted.events(spiked()[0])
+    assert fitted.fitted_ is before
