@@ -77,6 +77,7 @@ def test_spec_passes_every_option_to_the_layer() -> None:
         "sor_max_rate": 0.5,
         "bandwidth": None,
         "operator_init": "identity",
+        "rotary_base": 100.0,
         "qk_dim": 6,
         "bias": False,
         "dropout": 0.3,
@@ -90,6 +91,7 @@ def test_spec_passes_every_option_to_the_layer() -> None:
     assert isinstance(layer.s1, DiagonalLowRankOperator)
     assert layer.sor is not None
     assert (layer.score_norm, layer.gate_norm, layer.scale, layer.qk_dim) == ("l2", "l2", 0.3, 6)
+    assert layer.rotary_base == 100.0
     assert (layer.s1.rank, layer.s1.init_std) == (3, 0.5)
     assert (layer.sor.sharing, layer.sor.max_rate) == ("operator", 0.5)
     assert "bias" not in " ".join(layer.state_dict())
@@ -176,7 +178,7 @@ def test_new_attention_needs_one_class_and_one_line(monkeypatch):
     monkeypatch.setitem(ATTENTIONS, "scaled", None)
     del ATTENTIONS["scaled"]
     registry._register("scaled", ScaledAttention)
-    assert list(ATTENTIONS["scaled"].options) == ["scale", "qk_dim", "bias", "dropout", "backend"]
+    assert list(ATTENTIONS["scaled"].options) == ["scale", "qk_dim", "bias", "dropout", "backend", "rotary_base"]
     assert AttentionSpec(name="scaled").resolved().scale == 0.5
     layer: Any = AttentionSpec(name="scaled", scale=2.0, qk_dim=3).build(8, 2, 5)
     assert (layer.scale, layer.qk_dim) == (2.0, 3)

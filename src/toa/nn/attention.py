@@ -76,6 +76,8 @@ class Attention(Layer, ABC):
         num_kv_heads: Number of heads of keys, values and operators, each shared by as many neighbouring query heads;
             num_heads if None. Only for `toa.nn.SoftmaxAttention` and layers derived from it, and TOA.
         window: Query m sees keys n with |m - n| < window; None for no window. Only for the same layers.
+        rotary_base: Turns queries and keys by their positions before the operators mix the keys, with the slowest turn
+            1 / rotary_base per position, customarily 10,000; None for no positions. Only for the same layers.
         backend: A name of `toa.ops.BACKENDS`, or "auto".
     """
 
@@ -101,6 +103,7 @@ class Attention(Layer, ABC):
         causal: bool = False,
         num_kv_heads: int | None = None,
         window: int | None = None,
+        rotary_base: float | None = None,
         backend: str = "auto",
     ) -> None:
         super().__init__()
@@ -124,9 +127,17 @@ class Attention(Layer, ABC):
         shared = num_heads // self.num_kv_heads
         if window is not None:
             check_at_least("window", window, 1)
-        if not self._is_one_call and (shared > 1 or window is not None):
-            name, value = ("num_kv_heads", self.num_kv_heads) if shared > 1 else ("window", window)
-            raise ValueError(f"{name} must be None for {type(self).__name__}, got {value}; use a TOA layer.")
+        self.rotary_base = rotary_base
+        one_call_only = {
+            "num_kv_heads": self.num_kv_heads if shared > 1 else None,
+            "window": window,
+            "rotary_base": rotary_base,
+        }
+        for name, value in one_call_only.items():
+            if value is not None and not self._is_one_call:
+                raise ValueError(f"{name} must be None for {type(self).__name__}, got {value}; use a TOA layer.")
+        if rotary_base is not None and self.qk_dim % 2:
+            raise ValueError(f"qk_dim must be even with rotary_base, got {self.qk_dim}; use another qk_dim.")
         qk_width = self._qk_groups * num_heads * self.qk_dim
         self.q_proj: nn.Linear = Linear(embed_dim, qk_width, bias=bias)
         self.k_proj: nn.Linear = Linear(self.kdim, qk_width // shared, bias=bias)
@@ -190,6 +201,7 @@ class Attention(Layer, ABC):
         pair_mask: Tensor | None = None,
         causal: bool | None = None,
         cache: ops.AttentionCache | None = None,
+        positions: tuple[Tensor, Tensor] | None = None,
     ) -> Attended:
         """Attend with all options.
 
@@ -210,6 +222,8 @@ class Attention(Layer, ABC):
             causal: Overrides the layer's `causal` for this call.
             cache: Keys and values of earlier calls of this layer, in evaluation and causal: query, key and value hold
                 new tokens only, and the queries see all tokens so far; see `toa.ops.AttentionCache`.
+            positions: Rotary positions of the queries (M,) and of the keys (N,), for a layer with `rotary_base`; by
+                default tokens are counted from the first one.
         """
         check_shape("query", query, "(B, M, E)", (None, None, self.embed_dim))
         check_shape("key", key, "(B, N, E)", (query.shape[0], None, self.kdim))
@@ -220,6 +234,7 @@ class Attention(Layer, ABC):
         if cache is not None:
             self._check_cache(cache, need_weights)
         factors, values = self._project(query, key, value, key_padding_mask)
+        factors = self._turned(factors, positions, 0 if cache is None else len(cache))
         if previous is not None:
             factors = factors.plus(previous)
         masks = Masks(key_padding_mask, pair_mask, self.causal if causal is None else causal, cache)
@@ -269,6 +284,19 @@ class Attention(Layer, ABC):
         pairs = [zip(parts[group::groups], heads, strict=True) for group in range(groups)]
         split = [x.unflatten(-1, (n, -1)) for pair in pairs for x, n in pair]
         return ScoreFactors(*split), v.unflatten(-1, (self.num_kv_heads, -1))
+
+    def _turned(self, factors: ScoreFactors, positions: tuple[Tensor, Tensor] | None, start: int) -> ScoreFactors:
+        """Queries and keys turned by their positions, before those of an earlier layer are joined to them."""
+        if self.rotary_base is None:
+            if positions is not None:
+                raise ValueError("positions require a layer with rotary_base, got rotary_base=None; leave them out.")
+            return factors
+        if positions is None:
+            counted = (torch.arange(start, start + x.shape[1], device=x.device) for x in (factors.q, factors.k))
+            queries, keys = counted
+        else:
+            queries, keys = positions
+        return ScoreFactors(*ops.Rotary(queries, keys, self.rotary_base).turn(*factors))
 
     def _operator_attention(
         self, factors: ScoreFactors, masks: Masks, values: Tensor, dropout_p: float, **options: Any

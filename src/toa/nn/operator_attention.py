@@ -73,6 +73,7 @@ class TemporalOperatorAttention(Attention):
         causal: bool = False,
         num_kv_heads: int | None = None,
         window: int | None = None,
+        rotary_base: float | None = None,
         backend: str = "auto",
         generator: Generator | None = None,
     ) -> None:
@@ -95,6 +96,7 @@ class TemporalOperatorAttention(Attention):
             causal=causal,
             num_kv_heads=num_kv_heads,
             window=window,
+            rotary_base=rotary_base,
             backend=backend,
         )
         heads = self.num_kv_heads

@@ -80,6 +80,7 @@ class AttentionSpec:
     backend: str | None = None
     bandwidth: int | None = field(default=None, metadata=ADDED_LATER)
     operator_init: OperatorInit | None = field(default=None, metadata=ADDED_LATER)
+    rotary_base: float | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         known = ATTENTIONS[self.name].options
@@ -121,6 +122,8 @@ def _register(name: str, layer: type[Attention], *, unused: tuple[str, ...] = ()
     arguments = dict(inspect.signature(layer).parameters)
     if any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values()):
         arguments = {**inspect.signature(Attention).parameters, **arguments}
+    if not layer._is_one_call:
+        unused = (*unused, "rotary_base")
     names = [f.name for f in fields(AttentionSpec) if f.name in arguments and f.name not in unused]
     options = {name: arguments[name].default for name in names}
     ATTENTIONS.register(name)(AttentionEntry(layer=layer, fixed=fixed, options=options))

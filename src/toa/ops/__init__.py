@@ -14,6 +14,7 @@ from toa.ops.attention.definitions import (
 from toa.ops.attention.sequences import AttentionCache
 from toa.ops.mixing import EntryDrop
 from toa.ops.operators import Banded, Dense, DiagonalLowRank, Operator, Toeplitz
+from toa.ops.rotary import Rotary
 from toa.ops.simplex import in_simplex, simplex_distance, simplex_projection
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "EntryDrop",
     "GateNorm",
     "Operator",
+    "Rotary",
     "ScoreNorm",
     "Toeplitz",
     "choose_backend",

@@ -26,6 +26,7 @@ from toa.ops.attention.folded import folded_attention, softmax_attention
 from toa.ops.attention.reference import reference_attention
 from toa.ops.attention.sequences import AttentionCache, attend_lengths
 from toa.ops.operators import Dense, Operator
+from toa.ops.rotary import Rotary
 
 AUTO = "auto"
 MAX_FUSED_WIDTH = 256
@@ -191,6 +192,7 @@ def operator_attention(
     causal: bool = False,
     window: int | None = None,
     query_start: int = 0,
+    rotary: Rotary | None = None,
     cu_seqlens: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
     cache: AttentionCache | None = None,
@@ -230,6 +232,9 @@ def operator_attention(
         window: Query m sees mixed keys n with |m - n| < window, both sides unless causal. Operators are not cut: a
             mixed key may contain keys outside the window, unless the operator is banded.
         query_start: Position of the first query among the keys, for `causal` and `window`.
+        rotary: Positions by which queries and keys, also those of the gate, are turned before S1 mixes the keys, so
+            that scores depend on distances; widths must be even. Packed sequences have as many positions as the
+            longest one, and a cache takes those of the new tokens.
         cu_seqlens: Sequences of different lengths, packed as q (T, H, D) without a batch axis: their boundaries
             (B + 1,), from 0 to T. Each sequence uses the leading block of the operators. Nested tensors (B, j, H, D)
             of layout torch.jagged work without it. Both are padded here, and the result has the form of q.
@@ -248,6 +253,9 @@ def operator_attention(
     check_fraction("dropout_p", dropout_p)
     if q.is_nested or k.is_nested or cu_seqlens is not None or cu_seqlens_k is not None:
         return attend_lengths(operator_attention, **locals())
+    if rotary is not None:
+        # once for all backends; a cache keeps turned keys
+        q, k, gate_q, gate_k = rotary.turn(q, k, gate_q, gate_k)
     call = ((q, k, v, gate_q, gate_k), (s1, s2, gate_s1))
     options: dict[str, Any] = {"activation": activation, "scale": scale, "score_norm": score_norm}
     options |= {"gate_norm": gate_norm, "causal": causal, "window": window, "dropout_p": dropout_p}
