@@ -28,6 +28,7 @@ from toa.estimators.scoring import (
     clip,
     in_float64,
 )
+from toa.estimators.trees import from_tables, path_length, read_isolation_trees
 
 # windows that a scorer is fitted to at most
 _MOST_WINDOWS = 5_000
@@ -41,6 +42,8 @@ _RIDGE = 0.01
 _TREES = 100
 # isolation forest: rows per tree
 _TREE_ROWS = 256
+# isolation forest: splits that a row meets at most
+_TREE_DEPTH = 8
 
 
 class RowMethod(Protocol):
@@ -195,36 +198,22 @@ class IsolationForest:
 
         rows = min(_TREE_ROWS, len(values))
         forest = Forest(n_estimators=_TREES, max_samples=rows, random_state=seed % 2**32)
-        trees = [tree.tree_ for tree in forest.fit(values).estimators_]
-        size = max(tree.node_count for tree in trees)
-        feature = np.zeros((_TREES, size), dtype=np.int64)
-        left = np.zeros_like(feature)
-        right = np.zeros_like(feature)
-        threshold = np.zeros((_TREES, size))
-        depth = np.zeros((_TREES, size))
-        for index, tree in enumerate(trees):
-            nodes = np.arange(tree.node_count)
-            inner = tree.children_left >= 0
-            # a leaf leads to itself
-            left[index, nodes] = np.where(inner, tree.children_left, nodes)
-            right[index, nodes] = np.where(inner, tree.children_right, nodes)
-            feature[index, nodes] = np.where(inner, tree.feature, 0)
-            threshold[index, nodes] = tree.threshold
-            # rows that share a leaf would be separated by further splits
-            depth[index, nodes] = _node_depths(tree) + _further_splits(tree.n_node_samples)
+        tables = read_isolation_trees(forest.fit(values))
         # in units of the usual depth of a row
-        depth /= max(_further_splits(np.array([rows]))[0], 1.0)
-        return cls(feature=feature, threshold=threshold, left=left, right=right, depth=depth)
+        depth = tables.pop("value") / max(path_length(np.array([rows]))[0], 1.0)
+        return cls(**tables, depth=depth)
 
     def parts(self, values: Rows) -> Rows:
+        trees = from_tables(
+            feature=self.feature,
+            threshold=self.threshold,
+            left=self.left,
+            right=self.right,
+            value=self.depth,
+            depth=_TREE_DEPTH,
+        )
         # trees compare numbers in float32
-        at, place = values.astype(np.float32), np.arange(len(values))[:, None]
-        tree = np.arange(len(self.feature))
-        node = np.zeros((len(values), len(tree)), dtype=np.int64)
-        for _ in range(int(np.ceil(np.log2(_TREE_ROWS)))):
-            below = at[place, self.feature[tree, node]] <= self.threshold[tree, node]
-            node = np.where(below, self.left[tree, node], self.right[tree, node])
-        score = 2.0 ** -self.depth[tree, node].mean(1)
+        score = 2.0 ** -trees.values_at(values.astype(np.float32)).mean(1)
         square = values**2 + 1e-12
         return score[:, None] * square / square.sum(1, keepdims=True)
 
@@ -351,23 +340,6 @@ def _to_arrays(kind: type, tensors: Mapping[str, Tensor], without: tuple[str, ..
     """The opposite of `_to_tensors`."""
     names = [field.name for field in fields(kind) if field.name not in without]
     return {name: tensors[name].cpu().numpy() for name in names}
-
-
-def _node_depths(tree: Any) -> Int64[np.ndarray, " n"]:
-    """Number of splits above each node of a tree of scikit-learn, whose nodes come after those that lead to them."""
-    depths = np.zeros(tree.node_count, dtype=np.int64)
-    for node in np.flatnonzero(tree.children_left >= 0):
-        depths[[tree.children_left[node], tree.children_right[node]]] = depths[node] + 1
-    return depths
-
-
-def _further_splits(rows: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
-    """Mean number of random splits that separate one of `rows` rows from the others (Liu et al., 2008)."""
-    many = np.maximum(rows, 3)
-    splits = 2.0 * (np.log(many - 1.0) + np.euler_gamma) - 2.0 * (many - 1.0) / many
-    splits[rows == 2] = 1.0
-    splits[rows < 2] = 0.0
-    return splits
 
 
 def _windows(values: Rows, window: int) -> Float64[np.ndarray, "n c l"]:
