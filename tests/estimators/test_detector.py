@@ -18,7 +18,8 @@ from toa.estimators.scorers import SCORERS
 from toa.estimators.sizes import choose_stride
 from toa.estimators.thresholds import Thresholds
 
-ROWS, WINDOW = 240, 12
+ROWS = 240
+WINDOW = 12
 
 
 def waves(rows: int = ROWS, seed: int = 0) -> np.ndarray:
@@ -143,10 +144,10 @@ def test_a_stream_flags_nothing_before_it_has_a_window_of_rows():
 def test_the_result_of_a_frame_is_a_frame_with_its_times(framed):
     values, _ = spiked()
     frame = table(values, start="2025-01-01")
-    found = framed.predict(frame)
-    assert list(found.columns) == ["when", "score", "anomaly"]
-    assert (found["when"] == frame["when"]).all()
-    assert np.allclose(found["score"], framed.scores(frame)["score"])
+    result = framed.predict(frame)
+    assert list(result.columns) == ["when", "score", "anomaly"]
+    assert (result["when"] == frame["when"]).all()
+    assert np.allclose(result["score"], framed.scores(frame)["score"])
     indexed = framed.predict(frame.set_index("when"))
     assert isinstance(indexed.index, pd.DatetimeIndex)
     assert framed.score(frame, spiked()[1]) >= 0.0
@@ -156,10 +157,10 @@ def test_the_result_of_a_polars_frame_is_one(framed):
     import polars
 
     frame = table(spiked()[0])
-    found = framed.predict(polars.from_pandas(frame))
-    assert isinstance(found, polars.DataFrame)
-    assert found["when"].to_list() == frame["when"].to_list()
-    assert np.allclose(found["score"].to_numpy(), framed.scores(frame)["score"])
+    result = framed.predict(polars.from_pandas(frame))
+    assert isinstance(result, polars.DataFrame)
+    assert result["when"].to_list() == frame["when"].to_list()
+    assert np.allclose(result["score"].to_numpy(), framed.scores(frame)["score"])
 
 
 def test_the_order_of_columns_does_not_matter(framed):
@@ -169,28 +170,28 @@ def test_the_order_of_columns_does_not_matter(framed):
 
 def test_series_of_one_table_are_scored_separately_in_row_order(grouped):
     frame = machines(40)
-    found = grouped.predict(frame)
-    assert (found["machine"] == frame["machine"]).all()
-    assert (found["when"] == frame["when"]).all()
+    result = grouped.predict(frame)
+    assert (result["machine"] == frame["machine"]).all()
+    assert (result["when"] == frame["when"]).all()
     for name in ("m1", "m2"):
         alone = grouped.scores(frame[frame["machine"] == name])
-        assert np.allclose(alone["score"], found.loc[found["machine"] == name, "score"])
+        assert np.allclose(alone["score"], result.loc[result["machine"] == name, "score"])
     # each id has a scale of its own
     assert grouped.scalers_["m2"].std[0] > 100 * grouped.scalers_["m1"].std[0]
 
 
 def test_the_result_of_a_list_of_arrays_is_a_list():
     detector = make(epochs=1).fit([waves(60), waves(40, 1)])
-    found = detector.predict([waves(30), waves(20, 1)])
-    assert [len(one) for one in found] == [30, 20]
+    result = detector.predict([waves(30), waves(20, 1)])
+    assert [len(flags) for flags in result] == [30, 20]
     assert 0.0 <= detector.score([spiked()[0], waves(30)], [spiked()[1], np.zeros(30)]) <= 1.0
 
 
 def test_windows_of_several_series_never_cross():
     series = [torch.arange(5.0)[:, None], torch.arange(100.0, 104.0)[:, None]]
     windows = SeriesWindows(series, 3)
-    found = windows.batch(torch.arange(len(windows)))[..., 0].tolist()
-    assert found == [[0, 1, 2], [1, 2, 3], [2, 3, 4], [100, 101, 102], [101, 102, 103]]
+    result = windows.batch(torch.arange(len(windows)))[..., 0].tolist()
+    assert result == [[0, 1, 2], [1, 2, 3], [2, 3, 4], [100, 101, 102], [101, 102, 103]]
 
 
 def test_large_tables_train_on_a_part_of_their_windows():
@@ -205,9 +206,9 @@ def test_missing_rows_and_values_are_filled_only_when_asked():
         make(epochs=1).fit(gappy)
     with pytest.raises(ValueError, match=message("no missing values", "a")):
         make(epochs=1).fit(frame)
-    found = make(epochs=1, missing="ffill").fit(gappy).predict(gappy)
-    assert len(found) == 59
-    assert (found["when"].to_numpy() == gappy["when"].to_numpy()).all()
+    result = make(epochs=1, missing="ffill").fit(gappy).predict(gappy)
+    assert len(result) == 59
+    assert (result["when"].to_numpy() == gappy["when"].to_numpy()).all()
 
 
 def test_a_value_that_is_missing_in_a_stream_is_not_filled_by_dropping_its_column(framed):
@@ -222,14 +223,14 @@ def test_a_value_that_is_missing_in_a_stream_is_not_filled_by_dropping_its_colum
 def test_stream_scores_of_the_network_are_those_of_a_batch_that_ends_there(network, size):
     values, _ = spiked()
     network.reset_stream()
-    found = pd.concat([network.detect(values[i : i + size]) for i in range(0, 90, size)])
-    assert (found.index == np.arange(90)).all()
+    result = pd.concat([network.detect(values[i : i + size]) for i in range(0, 90, size)])
+    assert (result.index == np.arange(90)).all()
     for place in (WINDOW - 1, 50, 89):
-        assert found["score"][place] == pytest.approx(network.scores(values[: place + 1])[-1], rel=1e-5)
+        assert result["score"][place] == pytest.approx(network.scores(values[: place + 1])[-1], rel=1e-5)
     # before the first row the series is taken to have had its values
     padded = np.concatenate((np.repeat(values[:1], WINDOW - 1, 0), values[:1]))
-    assert found["score"][0] == pytest.approx(network.scores(padded)[-1], rel=1e-5)
-    assert found["anomaly"][50] == 1
+    assert result["score"][0] == pytest.approx(network.scores(padded)[-1], rel=1e-5)
+    assert result["anomaly"][50] == 1
 
 
 @pytest.mark.parametrize("size", [1, 7])
@@ -238,17 +239,17 @@ def test_stream_scores_do_not_depend_on_the_size_of_calls_or_on_later_rows(fitte
     fitted.reset_stream()
     once = fitted.detect(values)
     fitted.reset_stream()
-    found = pd.concat([fitted.detect(values[i : i + size]) for i in range(0, 63, size)])
-    np.testing.assert_allclose(found["score"], once["score"][:63], rtol=1e-5)
-    assert found["anomaly"][50] == 1
+    result = pd.concat([fitted.detect(values[i : i + size]) for i in range(0, 63, size)])
+    np.testing.assert_allclose(result["score"], once["score"][:63], rtol=1e-5)
+    assert result["anomaly"][50] == 1
 
 
 def test_a_stream_accepts_arrays_lists_and_dicts(fitted, framed):
     values = waves()
     fitted.reset_stream()
-    found = [fitted.detect(rows) for rows in (values[0], values[1].tolist(), values[2:4].tolist(), values[4:6])]
-    assert [list(part.index) for part in found] == [[0], [1], [2, 3], [4, 5]]
-    assert np.isfinite(np.concatenate(found)).all()
+    result = [fitted.detect(rows) for rows in (values[0], values[1].tolist(), values[2:4].tolist(), values[4:6])]
+    assert [list(part.index) for part in result] == [[0], [1], [2, 3], [4, 5]]
+    assert np.isfinite(np.concatenate(result)).all()
     with pytest.raises(ValueError, match="rows must be lists of 2 numbers, got lists of different lengths"):
         fitted.detect([[1.0, 2.0], [3.0]])
     framed.reset_stream()
@@ -264,11 +265,11 @@ def test_a_stream_accepts_arrays_lists_and_dicts(fitted, framed):
 def test_streams_of_several_ids_go_side_by_side(grouped):
     frame = machines(30)
     grouped.reset_stream()
-    found = pd.concat([grouped.detect(frame.iloc[i : i + 6]) for i in range(0, 60, 6)], ignore_index=True)
-    assert (found["machine"] == frame["machine"]).all()
-    own = found["machine"] == "m2"
+    result = pd.concat([grouped.detect(frame.iloc[i : i + 6]) for i in range(0, 60, 6)], ignore_index=True)
+    assert (result["machine"] == frame["machine"]).all()
+    second = result["machine"] == "m2"
     grouped.reset_stream()
-    np.testing.assert_allclose(found[own]["score"], grouped.detect(frame[own])["score"], rtol=1e-5)
+    np.testing.assert_allclose(result[second]["score"], grouped.detect(frame[second])["score"], rtol=1e-5)
 
 
 def test_a_stream_that_skips_or_repeats_rows_is_rejected_and_unchanged(framed):
@@ -511,17 +512,17 @@ def test_an_alarm_of_a_stream_needs_the_minimum_length():
     values = waves(60, 1)
     values[20:22] += 9.0
     values[40:45] += 9.0
-    found = pd.concat([detector.detect(values[i : i + 1]) for i in range(60)])["anomaly"]
-    assert np.flatnonzero(found).tolist() == [42, 43, 44]
+    result = pd.concat([detector.detect(values[i : i + 1]) for i in range(60)])["anomaly"]
+    assert np.flatnonzero(result).tolist() == [42, 43, 44]
     assert np.flatnonzero(detector.predict(values)).tolist() == [40, 41, 42, 43, 44]
 
 
 @pytest.mark.parametrize("model", ["auto", "toa"])
 def test_rows_equal_to_those_of_a_constant_table_are_not_flagged(model, tmp_path):
     rows = np.full((80, 2), 0.1)
-    made = make(model=model, epochs=1).fit(rows)
-    made.save(tmp_path / "m.toa")
-    for detector in (made, AnomalyDetector.load(tmp_path / "m.toa", device="cpu")):
+    fresh = make(model=model, epochs=1).fit(rows)
+    fresh.save(tmp_path / "m.toa")
+    for detector in (fresh, AnomalyDetector.load(tmp_path / "m.toa", device="cpu")):
         assert not detector.predict(rows).any()
         assert not detector.predict(rows[:33]).any()
         assert not detector.detect(rows[:20])["anomaly"].any()

@@ -327,7 +327,7 @@ def fit_baselines(names: list[str], normal: NormalRows) -> dict[str, Baseline]:
 def check_channels(method: Any, channels: int) -> None:
     """Raise ValueError for arrays of a file that belong to another number of channels."""
     if not method.fits(channels):
-        raise ValueError(f"{type(method).__name__} must belong to {channels} channels, got one of others")
+        raise ValueError(f"{type(method).__name__} must belong to {channels} channels, got others")
 
 
 def _to_tensors(method: Any, without: tuple[str, ...] = ()) -> dict[str, Tensor]:
