@@ -123,7 +123,15 @@ def _occluded(own: Any, panel: Panel, guess: np.ndarray) -> Iterator[Part]:
     means = np.concatenate(panel.values).mean(0)[:_CHANNELS]
     copies = [copy for values in panel.values[:chosen] for copy in draw.occluded(values, blocks, means)]
     ids = tuple(range(len(copies)))
-    many = replace(panel, values=tuple(copies), ids=ids, times=None, rows=(), labels=None, backend=None)
+    parts: dict[str, Any] = {
+        "values": tuple(copies),
+        "ids": ids,
+        "times": None,
+        "rows": (),
+        "labels": None,
+        "filled": None,
+    }
+    many = replace(panel, backend=None, **parts)
     proba = own._probabilities(many)[1].reshape(chosen, count, -1)
     own_class = np.take_along_axis(proba, guess[:chosen, None, None], 2)[..., 0]  # (n, copies)
     change = np.abs(own_class[:, 1:] - own_class[:, :1]).mean(0).tolist()
