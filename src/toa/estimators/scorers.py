@@ -100,7 +100,7 @@ class RowMethods:
         return RowScorer(self.kind.fit(normal.joined(), normal.seed))
 
     def load(self, tensors: Mapping[str, Tensor], channels: int, largest: float | None = None) -> RowScorer:
-        """See `BaselineFamily`; each value is read as it is."""
+        """See `BaselineFamily`; values are not clipped."""
         method = self.kind(**_to_arrays(self.kind, tensors))
         check_channels(method, channels)
         return RowScorer(method)
