@@ -198,6 +198,7 @@ CHECKED = (
     ("(4e-3 or 3e-5); otherwise 5e-4", "benchmarks/wide.toml", "between = 5e-4"),
     ("with seed 2030", "benchmarks/wide.toml", "tuning_seed = 2030"),
     ("seeds 2024,\n2025 and 2026", "benchmarks/wide.toml", "seeds = [2024, 2025, 2026]"),
+    ("between 4 and\n730 steps", "src/toa/data/synthetic/draws.py", "SHORTEST_PERIOD = 4\nLONGEST_PERIOD = 730"),
     ("fewer than 300,000 weights", "tests/models/test_two_axis.py", "< 300_000"),
 )
 # phrases with numbers that nothing measured: names, examples, arithmetic of the sentence itself
