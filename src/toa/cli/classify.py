@@ -226,7 +226,7 @@ def _evaluate(
     import numpy as np
     import pandas as pd
 
-    from toa.estimators.stack import class_codes, unknown_labels
+    from toa.estimators.labels import class_codes, unknown_labels
     from toa.report.figures import draw_confusion, draw_probabilities
     from toa.training.metrics import class_scores, confusion_matrix
 

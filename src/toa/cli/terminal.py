@@ -365,11 +365,12 @@ def fitted(
                 data = without_last(estimator.read(data), data, test, estimator.horizon)
             estimator.fit(data, labels)
         except KeyboardInterrupt as stopped:
-            from toa.estimators import Classifier
+            from toa.estimators.classifier_fitting import FitStopped
 
-            # the others choose weights or a threshold only at the end
-            if save is None or not isinstance(estimator, Classifier) or not hasattr(estimator, "model_"):
+            # other estimators choose weights or a threshold only at the end
+            if save is None or not isinstance(stopped, FitStopped) or stopped.fitted is None:
                 raise
+            estimator.fitted_ = stopped.fitted
             estimator.save(save)
             raise KeyboardInterrupt(f"{stopped}; the best model so far is in {save}") from None
     if save is not None:
