@@ -4,6 +4,7 @@ from toa._registry import Registry
 from toa.estimators.lag_methods import Baselines, LinearModels, Trees
 from toa.estimators.methods import Family, Method
 from toa.estimators.network_method import Networks
+from toa.estimators.pretrained_method import Pretrained
 from toa.estimators.regressions import Regressions
 from toa.estimators.settings import ForecastSettings
 
@@ -12,6 +13,7 @@ FAMILIES.register("baselines")(Baselines())
 FAMILIES.register("linear")(LinearModels())
 FAMILIES.register("trees")(Trees())
 FAMILIES.register("covariates")(Regressions())
+FAMILIES.register("pretrained")(Pretrained())
 FAMILIES.register("network")(Networks())
 
 
