@@ -1,5 +1,6 @@
 """Zero-shot forecasts of tables, the pretrained model as a member of a forecaster, and fine-tuning."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def model() -> PretrainedForecaster:
 
 
 @pytest.fixture
-def shipped(model, tmp_path, monkeypatch) -> Path:
+def shipped(model, tmp_path, monkeypatch) -> Iterator[Path]:
     """A folder of shipped weights with the default model."""
     model.save_pretrained(tmp_path / "shipped" / DEFAULT_NAME)
     monkeypatch.setattr(pretrained, "SHIPPED", tmp_path / "shipped")
