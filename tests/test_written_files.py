@@ -71,7 +71,7 @@ def test_the_clean_up_of_another_writer_leaves_a_finished_part(tmp_path, monkeyp
             remove_partial(partial)
         replace(source, target)
 
-    monkeypatch.setattr(_files.os, "replace", replace_after_clean_up)
+    monkeypatch.setattr(os, "replace", replace_after_clean_up)
     write_atomically(tmp_path / "a.json", b"new")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]
 
@@ -122,12 +122,12 @@ def test_a_file_of_another_owner_stays_theirs_or_a_warning_names_it(tmp_path, mo
     def refuse(*arguments):
         raise PermissionError
 
-    monkeypatch.setattr(_files.os, "fstat", of_another)
-    monkeypatch.setattr(_files.os, "fchown", lambda descriptor, user, group: owners.append((user, group)))
+    monkeypatch.setattr(os, "fstat", of_another)
+    monkeypatch.setattr(os, "fchown", lambda descriptor, user, group: owners.append((user, group)))
     with (tmp_path / "new").open("wb") as file:
         _files._copy_permissions(path, file)
         assert owners == [(old.st_uid, old.st_gid)]
-        monkeypatch.setattr(_files.os, "fchown", refuse)
+        monkeypatch.setattr(os, "fchown", refuse)
         # other tests may have silenced it
         monkeypatch.setattr(logging.getLogger("toa"), "propagate", True)
         with caplog.at_level(logging.WARNING, logger="toa"):
