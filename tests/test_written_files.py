@@ -14,7 +14,6 @@ from toa import _files
 from toa._files import read_file, remove_partial, replacing, write_atomically
 from toa.cli import terminal
 from toa.experiments.records import claimed, read_records
-from toa.training import checkpoint
 from toa.training.checkpoint import load_checkpoint, save_checkpoint
 
 # the name of a file that another process is writing
@@ -80,14 +79,14 @@ def test_loading_reads_one_version_of_a_file_that_is_replaced_meanwhile(tmp_path
     path = tmp_path / "m.safetensors"
     save_checkpoint(tmp_path / "later", {"x": torch.ones(3)}, {"version": 2})
     save_checkpoint(path, {"x": torch.zeros(3)}, {"version": 1})
-    parse = checkpoint.parse_json
+    parse = _files.parse_json
 
     def parse_while_replaced(text, where):
         if (tmp_path / "later").exists():
             os.replace(tmp_path / "later", path)
         return parse(text, where)
 
-    monkeypatch.setattr(checkpoint, "parse_json", parse_while_replaced)
+    monkeypatch.setattr("toa.training.checkpoint.parse_json", parse_while_replaced)
     saved = load_checkpoint(path)
     assert saved.facts == {"version": 1}
     assert torch.equal(saved.tensors["x"], torch.zeros(3))
