@@ -24,7 +24,8 @@ from typing import Any
 import torch
 
 import toa
-from toa._files import check_writable, parse_json, seal, unseal, write_atomically
+from toa._checks import ArgumentError
+from toa._files import check_writable, parse_json, read_text, remove_partial, seal, unseal, write_atomically
 from toa.nn import Attention
 from toa.nn.registry import ADDED_LATER
 from toa.training.base import Evaluation
@@ -119,9 +120,9 @@ _NO_RECORD = "name a record.json, a .jsonl file or a folder of runs; if it is a 
 def read_record(path: Path) -> Record:
     """Read a record."""
     try:
-        content = parse_json(path.read_text(encoding="utf-8"), str(path))
+        content = parse_json(read_text(path), str(path))
     except ValueError as error:
-        raise ValueError(f"{path} must be a record of toa, got a file that is not ({error}); {_NO_RECORD}.") from error
+        raise ArgumentError(path, "be a record of toa", f"a file that is not ({error})", _NO_RECORD) from error
     return check_record(content, str(path))
 
 
@@ -134,7 +135,7 @@ def check_record(content: object, where: str) -> Record:
         metrics = {str(name): float(value) for name, value in record["metrics"].items()}
         return {**record, "metrics": metrics, "config_hash": str(record["config_hash"])}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{where} must be a record of toa, got something else ({error!r}); {_NO_RECORD}.") from error
+        raise ArgumentError(where, "be a record of toa", f"something else ({error!r})", _NO_RECORD) from error
 
 
 def read_records(paths: Iterable[Path]) -> list[Record]:
@@ -145,14 +146,14 @@ def read_records(paths: Iterable[Path]) -> list[Record]:
         check_results_exist(path)
         for file in sorted([*path.rglob(RECORD), *path.rglob("*.jsonl")]) if path.is_dir() else [path]:
             if file.suffix == ".jsonl":
-                for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+                for line, text in enumerate(read_text(file).splitlines(), 1):
                     where = name_line(file, line)
                     records.append(check_record(parse_json(text, where), where))
             else:
                 records.append(read_record(file))
     if not records:
-        raise ValueError(
-            f"results must contain records, got none in {', '.join(map(str, paths))}; run `toa run` first."
+        raise ArgumentError(
+            "results", "contain records", f"none in {', '.join(map(str, paths))}", "run `toa run` first"
         )
     return records
 
@@ -201,9 +202,9 @@ def claimed(folder: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        # only a process that died while it held the claim leaves such files
+        # what a process left that died while it held the claim
         for partial in folder.glob("*.partial"):
-            partial.unlink(missing_ok=True)
+            remove_partial(partial)
         yield True
     finally:
         # removed before the lock ends: a process that has the file open sees that it is gone, and tries again
@@ -257,8 +258,11 @@ def _lock(path: Path) -> int | None:
             pass
         except OSError as error:
             os.close(descriptor)
-            raise ValueError(
-                f"{path.parent} must be on a file system that supports file locks, got: {error}; choose another folder."
+            raise ArgumentError(
+                path.parent,
+                "be on a file system that supports file locks",
+                f"an error: {error}",
+                "choose another folder",
             ) from None
         # the previous holder removed this file; lock the one that now has its name
         os.close(descriptor)

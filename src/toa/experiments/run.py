@@ -18,7 +18,8 @@ from typing import Any
 
 from torch import nn
 
-from toa._files import parse_json, seal, unseal, write_atomically
+from toa._checks import ArgumentError
+from toa._files import parse_json, read_text, seal, unseal, write_atomically
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record
 from toa.training import TASKS, RunOptions, Task
 from toa.training.checkpoint import check_weights, load_checkpoint, model_with, save_checkpoint
@@ -74,22 +75,27 @@ def read_finished(path: Path, key: str, also: Sequence[str] = (), *, data: str |
     """
     record = read_record(path)
     if record["config_hash"] != key:
-        raise ValueError(
-            f"{path} must be a record of the config {key}, got one of {record['config_hash']}; delete it, or choose "
-            "another output folder."
+        raise ArgumentError(
+            path,
+            f"be a record of the config {key}",
+            f"one of {record['config_hash']}",
+            "delete it, or choose another output folder",
         )
     lacking = [name for name in (*_FIELDS, *also) if name not in record]
     if lacking:
-        raise ValueError(
-            f"{path} must be a record of this version of toa, got an older one without {', '.join(lacking)}; move it "
-            "away to repeat the run."
+        raise ArgumentError(
+            path,
+            "be a record of this version of toa",
+            f"an older one without {', '.join(lacking)}",
+            "move it away to repeat the run",
         )
     # a measurement without data has no checksum
     if data is not None and str(record.get("data_checksum")) not in (data, "None"):
-        raise ValueError(
-            f"{path} must be a record of the data as they are now, sha256 {data}, got one of other data, "
-            f"{record['data_checksum']}: the data have changed since that run; restore them, or move the folder of the "
-            "run away to run it on the new data."
+        raise ArgumentError(
+            path,
+            f"be a record of the data as they are now, sha256 {data}",
+            f"one of other data, {record['data_checksum']}: the data have changed since that run",
+            "restore them, or move the folder of the run away to run it on the new data",
         )
     return record
 
@@ -107,16 +113,16 @@ class LoadedRun:
 def load_run(folder: Path) -> LoadedRun:
     """Load the model and the record of a finished run."""
     if not (folder / RECORD).is_file():
-        raise ValueError(f"{folder} must be the folder of a finished run, with {RECORD} in it, got none; finish it.")
+        raise ArgumentError(folder, f"be the folder of a finished run, with {RECORD} in it", "none", "finish it")
     record = read_record(folder / RECORD)
     task = TASKS[str(record.get("task"))]
     if not task.model_file:
-        raise ValueError(
-            f"{folder} must be the run of a task with a model, got one of task {record['task']!r}; name another folder."
+        raise ArgumentError(
+            folder, "be the run of a task with a model", f"one of task {record['task']!r}", "name another folder"
         )
     file = folder / task.model_file
     if not file.is_file():
-        raise ValueError(f"{folder} must hold {file.name} beside its record, got none; run it again elsewhere.")
+        raise ArgumentError(folder, f"hold {file.name} beside its record", "none", "run it again elsewhere")
     saved = load_checkpoint(file)
     check_weights(saved.tensors, file)
     config = task.config_from(record["config"])
@@ -196,12 +202,12 @@ def finished(job: Job, out: Path, data_dir: Path | None = None) -> Record | None
 def read_error(path: Path) -> Record | None:
     """Read the label, error message and time of a failed run; None if there is no such file."""
     try:
-        content, _ = unseal(parse_json(path.read_text(encoding="utf-8"), str(path)), str(path))
+        content, _ = unseal(parse_json(read_text(path), str(path)), str(path))
         return {"label": str(content["label"]), "error": str(content["error"]), "time": float(content["time"])}
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{path} must be the error of a run, got something else ({error!r}); delete it.") from None
+        raise ArgumentError(path, "be the error of a run", f"something else ({error!r})", "delete it") from None
 
 
 def read_state(job: Job, out: Path, data_dir: Path | None = None) -> tuple[Record | None, Record | None]:
@@ -269,7 +275,7 @@ def read_plans(out: Path) -> tuple[dict[str, Job], list[str]]:
     unreadable: list[str] = []
     for path in sorted((out / _PLANS).glob(f"*{_SUFFIX}")):
         try:
-            planned = [Job.from_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            planned = [Job.from_json(line) for line in read_text(path).splitlines()]
             if _plan_name(job.key for job in planned) != path.stem:
                 raise ValueError("other runs than those of its name")
             jobs |= {job.key: job for job in planned}

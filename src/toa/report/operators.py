@@ -26,7 +26,8 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
-from toa._files import parse_json, write_atomically
+from toa._checks import ArgumentError
+from toa._files import parse_json, read_text, write_atomically
 from toa.data.frequency import Frequency, describe_steps
 from toa.experiments.records import RECORD, Record
 from toa.experiments.run import load_run
@@ -140,9 +141,11 @@ def view_layers(model: nn.Module, sample: Sample | None = None) -> list[LayerVie
     views = {name: _operators(layer) for name, layer in layers.items()}
     if not any(views.values()):
         kinds = sorted({type(layer).__name__ for layer in layers.values()})
-        raise ValueError(
-            f"the model must have operators to explain, got {', '.join(kinds) or 'no attention'} in "
-            f"{type(model).__name__}; train one with attention toa-gated, toa-relu, toa-softmax or hyperglu."
+        raise ArgumentError(
+            "the model",
+            "have operators to explain",
+            f"{', '.join(kinds) or 'no attention'} in {type(model).__name__}",
+            "train one with attention toa-gated, toa-relu, toa-softmax or hyperglu",
         )
     mixing = {}
     if sample is not None:
@@ -200,7 +203,7 @@ def write_pictures(models: Iterable[Pictures], path: Path) -> Path:
 def read_pictures(path: Path) -> list[Pictures]:
     """Read the pictures of a file."""
     try:
-        content = parse_json(path.read_text(encoding="utf-8"), str(path))
+        content = parse_json(read_text(path), str(path))
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']!r}")
         models: list[Pictures] = content["models"]
@@ -211,7 +214,7 @@ def read_pictures(path: Path) -> list[Pictures]:
                 # raises if entries are missing
                 picture_offset(picture)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} must have operators in format {_FORMAT}, got something else ({error!r}).") from None
+        raise ArgumentError(path, f"have operators in format {_FORMAT}", f"something else ({error!r})") from None
     return models
 
 

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from toa._files import log_unsealed, parse_json, seal, unseal, write_atomically
+from toa._checks import ArgumentError, Name
+from toa._files import log_unsealed, parse_json, read_file, seal, unseal, write_atomically
 from toa._limits import check_sizes, shorten
 from toa.ops.dropout import initial_weights, random_numbers
 
 _KEY = "toa"
+# of the length of the header
+_LENGTH_BYTES = 8
 # what reading a file raises whose content has other types or sizes than toa writes
 UNREADABLE = (
     *(KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError, RuntimeError, OverflowError),
@@ -32,19 +35,19 @@ class Checkpoint:
     verified: bool = False
 
 
-def check_weights(tensors: Mapping[str, Tensor], where: object) -> None:
+def check_weights(tensors: Mapping[str, Tensor], where: Name) -> None:
     """Raise ValueError for weights that are not finite, and for a scaler that would divide by zero."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
-            raise ValueError(f"{where} must hold finite numbers, got NaN or infinite ones in {name!r}; fit again.")
+            raise ArgumentError(where, "hold finite numbers", f"NaN or infinite ones in {name!r}", "fit again")
         if name.startswith("scaler.") and not tensor.is_floating_point():
-            raise ValueError(f"{where} must hold floating point numbers in {name!r}, got {tensor.dtype}; fit again.")
+            raise ArgumentError(where, f"hold floating point numbers in {name!r}", tensor.dtype, "fit again")
         if name == "scaler.std" and not (tensor > 0).all():
-            raise ValueError(f"{where} must hold positive standard deviations, got {float(tensor.min())} in {name!r}.")
+            raise ArgumentError(where, "hold positive standard deviations", f"{float(tensor.min())} in {name!r}")
 
 
 def model_with(
-    build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], settings: Mapping[str, Any], where: object
+    build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], settings: Mapping[str, Any], where: Name
 ) -> nn.Module:
     """Build a model and fill in the tensors "model.NAME"; the sizes are compared before memory is allocated.
 
@@ -61,12 +64,14 @@ def model_with(
             model = build()
         model.load_state_dict(weights)
     except ValueError as error:
-        raise ValueError(f"{where} must describe a model that can be built, got: {error}") from None
+        raise ArgumentError(where, "describe a model that can be built", f"an error: {error}") from None
     except UNREADABLE as error:
         reason = shorten(" ".join(str(error).split()))
-        raise ValueError(
-            f"{where} must hold the weights of its model, got other weights ({reason}); restore the file, use "
-            "the version of toa that wrote it, or fit and save again."
+        raise ArgumentError(
+            where,
+            "hold the weights of its model",
+            f"other weights ({reason})",
+            "restore the file, use the version of toa that wrote it, or fit and save again",
         ) from None
     return model.eval()
 
@@ -77,6 +82,14 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[st
     write_atomically(path, save(plain, {_KEY: json.dumps(seal(facts, plain), sort_keys=True)}))
 
 
+def _metadata(content: bytes) -> dict[str, str]:
+    """Texts in the header of a safetensors file: eight bytes with its length, then JSON."""
+    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
+    header = parse_json(content[_LENGTH_BYTES : _LENGTH_BYTES + length], "the header")
+    metadata: dict[str, str] = header.get("__metadata__") or {}
+    return metadata
+
+
 def load_checkpoint(path: Path, *, verify: bool = True) -> Checkpoint:
     """Read a checkpoint; a file that an older version wrote without checksum is read and logged.
 
@@ -84,13 +97,14 @@ def load_checkpoint(path: Path, *, verify: bool = True) -> Checkpoint:
         verify: Compare its checksum; False for a file whose checksum covers another file too.
     """
     try:
-        with safe_open(path, framework="pt") as file:
-            facts = parse_json((file.metadata() or {})[_KEY], f"the header of {path}")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        # read once: another process may replace the file between two readings
+        content = read_file(path)
+        tensors = load(content)
+        facts = parse_json(_metadata(content)[_KEY], f"the header of {path}")
         if not isinstance(facts, dict):
             raise ValueError(f"a header that is a {type(facts).__name__}")
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise ValueError(f"{path} must be a checkpoint of toa, got another file ({error}); delete it.") from error
+    except (SafetensorError, OSError, *UNREADABLE) as error:
+        raise ArgumentError(path, "be a checkpoint of toa", f"another file ({error})", "delete it") from error
     if not verify:
         return Checkpoint(tensors=tensors, facts=facts)
     plain, verified = unseal(facts, str(path), tensors)
