@@ -26,6 +26,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 html_theme = "furo"
 html_title = f"toa {release}"
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["dollarmath"]
 # formulas become MathML, which browsers draw without a script and without network
@@ -65,7 +67,9 @@ def _relink(app: Any, page: str, content: list[str]) -> None:
 
 
 def _draw_formula(translator: Any, node: nodes.Node) -> None:
-    translator.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
+    is_block = isinstance(node, nodes.math_block)
+    formula = tex2mathml(node.astext(), as_block=is_block)
+    translator.body.append(f'<div class="formula">{formula}</div>' if is_block else formula)
     raise nodes.SkipNode
 
 
