@@ -1,4 +1,4 @@
-"""Draw the figures of concept.md and two_axis.md into docs/images.
+"""Draw the figures of concept.md, two_axis.md and synthetic.md into docs/images.
 
     python docs/figures.py [RUN]
 
@@ -7,10 +7,14 @@ RUN is the folder of a finished run of two-axis: its operator between channels i
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import Rectangle
+
+if TYPE_CHECKING:
+    import torch
 
 IMAGES = Path(__file__).resolve().parent / "images"
 
@@ -134,8 +138,36 @@ def channel_operator(run: Path) -> None:
     save(figure, "two_axis_operator")
 
 
-def save(figure: plt.Figure, name: str) -> None:
-    figure.savefig(IMAGES / f"{name}.png", dpi=110, metadata={"Software": None})
+def synthetic_series() -> None:
+    """Three series of each kind, and of each change on a season without noise."""
+    import torch
+
+    from toa.data.synthetic import CHANGES, SOURCES, Draws, SyntheticSettings, draw_series
+
+    device = torch.device("cpu")
+    length = 400
+    for kind, source in SOURCES.items():
+        draw_examples(kind, source(Draws.of("figure", kind, device=device), 3, length))
+    mixtures = SyntheticSettings(weights=dict.fromkeys(SOURCES, 1e-9) | {"mixture": 1.0}, changes={})
+    draw_examples("mixture", draw_series(3, length, seed=4, step=0, settings=mixtures))
+    season = torch.sin(2 * torch.pi * torch.arange(float(length)) / 60).expand(3, length)
+    spread = season.std(1, keepdim=True)
+    for name, change in CHANGES.items():
+        draw_examples(name, change(Draws.of("figure", name, device=device), season, spread))
+
+
+def draw_examples(name: str, series: "torch.Tensor") -> None:
+    """A strip with one panel per series."""
+    figure, axes = plt.subplots(1, len(series), figsize=(7, 1.0), layout="constrained")
+    for axis, values in zip(axes, series.numpy(), strict=True):
+        axis.plot(values, linewidth=0.7)
+        axis.set_xticks([])
+        axis.set_yticks([])
+    save(figure, f"synthetic_{name}", dpi=64)
+
+
+def save(figure: plt.Figure, name: str, *, dpi: int = 110) -> None:
+    figure.savefig(IMAGES / f"{name}.png", dpi=dpi, metadata={"Software": None})
     plt.close(figure)
 
 
@@ -144,5 +176,6 @@ if __name__ == "__main__":
     normalisers()
     regularisation()
     two_axes()
+    synthetic_series()
     for run in sys.argv[1:]:
         channel_operator(Path(run))

@@ -19,6 +19,7 @@ PACKAGES = {
     "toa.ops": "Functions of tensors: operator attention and structured operators.",
     "toa.models": "Backbones and the models built on them.",
     "toa.data": "Datasets, readers, scaling and windows.",
+    "toa.data.synthetic": "Synthetic series to train on.",
     "toa.training": "Training.",
     "toa.experiments": "Benchmark runs: protocols, configs, records.",
     "toa.report": "Tables, figures and pages from records.",

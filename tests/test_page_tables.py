@@ -170,6 +170,7 @@ CHECKED = (
     ("softmax is `nn.MultiheadAttention` to 1e-12", "tests/support.py", "tolerance: float = 1e-12"),
     ("other outputs: to 1e-12", "tests/support.py", "tolerance: float = 1e-12"),
     ("at a time, to 1e-12", "tests/support.py", "tolerance: float = 1e-12"),
+    ("on turned tokens, to 1e-12", "tests/support.py", "tolerance: float = 1e-12"),
     ("reference to 1e-10", "tests/ops/test_contract.py", "1e-10"),
     ("to 1e-5 in float32", "tests/ops/test_contract.py", "1e-5"),
     (r"\lVert s \rVert^2 + 10^{-6}", "src/toa/ops/attention/definitions.py", "L2_FLOOR = 1e-6"),
@@ -225,6 +226,7 @@ CHECKED = (
     ("(4e-3 or 3e-5); otherwise 5e-4", "benchmarks/wide.toml", "between = 5e-4"),
     ("with seed 2030", "benchmarks/wide.toml", "tuning_seed = 2030"),
     ("seeds 2024,\n2025 and 2026", "benchmarks/wide.toml", "seeds = [2024, 2025, 2026]"),
+    ("between 4 and\n730 steps", "src/toa/data/synthetic/draws.py", "SHORTEST_PERIOD = 4\nLONGEST_PERIOD = 730"),
     ("fewer than 300,000 weights", "tests/models/test_two_axis.py", "< 300_000"),
 )
 # phrases with numbers that nothing measured: names, examples, arithmetic of the sentence itself

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.support import ROOT
 from toa.data.synthetic import CHANGES, SOURCES, Draws, SyntheticSettings, draw_series
 from toa.data.synthetic.mixture import share_out
 
@@ -195,3 +196,14 @@ def test_wrong_arguments_are_named(wrong):
 
 def test_default_settings_weight_all_kinds_equally():
     assert dict(SyntheticSettings().weights) == dict.fromkeys((*SOURCES, "mixture"), 1.0)
+
+
+# ---- the page
+
+
+@pytest.mark.parametrize("name", [*SOURCES, "mixture", *CHANGES])
+def test_the_page_describes_and_shows(name):
+    page = (ROOT / "docs" / "synthetic.md").read_text(encoding="utf-8")
+    assert f"### `{name}`\n" in page
+    assert f"(images/synthetic_{name}.png)" in page
+    assert (ROOT / "docs" / "images" / f"synthetic_{name}.png").is_file()

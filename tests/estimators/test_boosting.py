@@ -1,14 +1,13 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.ensemble import HistGradientBoostingRegressor
 
 from tests.estimators.signals import PERIOD, wave
 from tests.estimators.stages import only, validate_series
 from tests.support import message
 from toa.estimators import Forecaster
 from toa.estimators.baselines import BASELINES, align_histories
-from toa.estimators.boosting import BoostedTrees, _arrays, _scaled
+from toa.estimators.boosting import BoostedTrees, _scaled
 from toa.estimators.origins import RollingOrigins
 
 
@@ -139,10 +138,3 @@ def test_damaged_trees_are_refused(model, name, value, complaint):
         BoostedTrees.from_state(tensors | {"lag": tensors["lag"][:3]}, facts, PERIOD)
     with pytest.raises(ValueError, match="at most 720"):
         BoostedTrees.from_state(tensors, facts | {"lags": 10**9}, PERIOD)
-
-
-def test_a_node_that_asks_whether_a_lag_is_missing_can_be_saved():
-    inputs = np.array([[np.nan], [1.0]] * 50)
-    model = HistGradientBoostingRegressor(max_iter=1).fit(inputs, inputs[:, 0] > 0)
-    assert np.isinf(model._predictors[0][0].nodes["num_threshold"]).any()
-    assert np.isfinite(_arrays(model)["threshold"]).all()

@@ -342,6 +342,8 @@ def _print_evaluation(console: "Console", forecaster: "Forecaster", tested: "Bac
     errors = ", ".join(f"{name} {column['mae']:.4g}" for name, column in list(tested.by_column.items())[:_LISTED])
     summary = f"last {test:.0%} of the rows, {len(tested.forecast)} forecasts: {shown}; MAE {errors}."
     console.print(summary, soft_wrap=True)
+    if tested.note:
+        console.print(tested.note, soft_wrap=True)
     console.print(make_table(tested.rows(f"at {tested.compared} origins")))
     for line in tested.verdicts():
         console.print(line, soft_wrap=True)

@@ -47,6 +47,8 @@ class Panel:
         begins: Per series and column the first row with a value (C,), if columns may begin later than others; the
             rows before it repeat that value. None if all columns begin at the first row.
         steps: Names of the steps, if a row of the source table was a case.
+        filled: Per series which values (T, C) were missing in the table and are filled; None if none was missing.
+        looks_ahead: Whether filled values depend on later ones, as those of "interpolate" do.
     """
 
     values: tuple[Values, ...]
@@ -64,6 +66,8 @@ class Panel:
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     begins: tuple[Int64[np.ndarray, " c"], ...] | None = None
     steps: tuple[str, ...] = ()
+    filled: tuple[Bool[np.ndarray, "t c"], ...] | None = None
+    looks_ahead: bool = False
 
     def __len__(self) -> int:
         return len(self.values)
@@ -93,29 +97,78 @@ class Panel:
                 f"{name} must have the columns of fit, {', '.join(map(repr, columns))}, got {found}; choose columns "
                 "with values, or fit again."
             )
+        return self.with_columns(columns, self.take(columns))
+
+    def with_columns(self, columns: Sequence[str], values: Sequence[Values]) -> "Panel":
+        """The panel with these of its columns only, and new values (T, ·) of them."""
         places = [self.columns.index(column) for column in columns]
-        begins = None if self.begins is None else tuple(own[places] for own in self.begins)
-        return replace(self, columns=tuple(columns), values=tuple(self.take(columns)), begins=begins)
+        begins = None if self.begins is None else tuple(begin[places] for begin in self.begins)
+        filled = None if self.filled is None else tuple(cells[:, places] for cells in self.filled)
+        return replace(self, columns=tuple(columns), values=tuple(values), begins=begins, filled=filled)
 
     def take(self, columns: Sequence[str]) -> list[Values]:
         """Values (T, ·) of these columns, per series."""
         places = [self.columns.index(column) for column in columns]
         return [values[:, places] for values in self.values]
 
+    def observed(self, columns: Sequence[str]) -> list[Values]:
+        """Values (T, ·) of these columns, per series; NaN where the table has none."""
+        values = self.take(columns)
+        if self.filled is None:
+            return values
+        places = [self.columns.index(column) for column in columns]
+        return [np.where(cells[:, places], np.nan, part) for part, cells in zip(values, self.filled, strict=True)]
+
+    def open_gaps(self, index: int, end: int) -> dict[str, int]:
+        """Columns of a series whose value before the row `end` depends on later rows, with their last observed row."""
+        if self.filled is None or not self.looks_ahead or end < 1:
+            return {}
+        cells = self.filled[index][:end]
+        lengths = {place: int(cells[::-1, place].argmin()) for place in np.flatnonzero(cells[-1]).tolist()}
+        # without an earlier value, which has the length 0 here, nothing can be repeated
+        return {self.columns[place]: end - 1 - length for place, length in lengths.items() if length}
+
+    def past(self, columns: Sequence[str], ends: Sequence[tuple[int, int]], rows: int | None = None) -> list[Values]:
+        """Windows (·, C) of these columns before a row, as they were known then.
+
+        A gap that is open there repeats its last value: values that were filled with the help of later rows are not
+        used. Before a series, its first row is repeated.
+
+        Args:
+            ends: Windows as index of the series and first row after the window.
+            rows: Number of rows, the last ones; None for all.
+        """
+        places = {column: place for place, column in enumerate(self.columns)}
+        chosen = np.array([places[column] for column in columns])
+        windows = []
+        for index, end in ends:
+            steps = np.arange(0 if rows is None else end - rows, end).clip(0)
+            values = self.values[index][np.ix_(steps, chosen)]
+            for column, last in self.open_gaps(index, end).items():
+                values[steps > last] = np.where(
+                    chosen == places[column], self.values[index][last, places[column]], values[steps > last]
+                )
+            windows.append(values)
+        return windows
+
     def tail(self, rows: int) -> "Panel":
         """The last rows of each series."""
         return self if max(self.lengths) <= rows else self._cut([slice(-rows, None)] * len(self))
 
     def before(self, last: Sequence[int]) -> "Panel":
-        """Each series without its last rows, as many as `last` has for it."""
-        return self._cut([slice(rows - cut) for rows, cut in zip(self.lengths, last, strict=True)])
+        """Each series without its last rows, as many as `last` has for it; see `past`."""
+        ends = [rows - cut for rows, cut in zip(self.lengths, last, strict=True)]
+        cut = self._cut([slice(end) for end in ends])
+        if self.filled is None or not self.looks_ahead:
+            return cut
+        return replace(cut, values=tuple(self.past(self.columns, list(enumerate(ends)))))
 
     def _cut(self, slices: Sequence[slice]) -> "Panel":
-        fields: dict[str, Any] = {"values": self.values, "times": self.times, "rows": self.rows}
+        names = ("values", "times", "rows", "filled")
         cut: dict[str, Any] = {
-            name: tuple(part[rows] for part, rows in zip(parts, slices, strict=True))
-            for name, parts in fields.items()
-            if parts
+            name: tuple(part[rows] for part, rows in zip(getattr(self, name), slices, strict=True))
+            for name in names
+            if getattr(self, name)
         }
         begins = None
         if self.begins is not None:
@@ -138,7 +191,7 @@ class Panel:
     def histories(
         self, columns: Sequence[str], ends: Sequence[tuple[int, int]] | None = None, most: int | None = None
     ) -> list[Float64[np.ndarray, " _"]]:
-        """Each column by itself, from its first value on; the columns of a series are adjacent.
+        """Each column by itself, from its first value on, see `past`; the columns of a series are adjacent.
 
         Args:
             ends: Windows as index of the series and first row after the window; None for all rows of each series.
@@ -148,9 +201,27 @@ class Panel:
         begins = [[0] * len(self.columns)] * len(self)
         if self.begins is not None:
             begins = [begin.tolist() for begin in self.begins]
+        histories = []
+        for index, end in enumerate(self.lengths) if ends is None else ends:
+            gaps = self.open_gaps(index, end)
+            for place in places:
+                first = max(min(begins[index][place], end - 1), 0 if most is None else end - most)
+                rows = self.values[index][first:end, place]
+                last = gaps.get(self.columns[place])
+                if last is not None:
+                    rows = np.where(np.arange(first, end) > last, self.values[index][last, place], rows)
+                histories.append(rows)
+        return histories
+
+    def gaps(self, columns: Sequence[str]) -> list[Bool[np.ndarray, " _"]] | None:
+        """Which values of `histories` were missing in the table; None if none was."""
+        if self.filled is None:
+            return None
+        places = [self.columns.index(column) for column in columns]
+        begins = [np.zeros(len(self.columns), dtype=int)] * len(self) if self.begins is None else self.begins
         return [
-            self.values[index][max(min(begins[index][place], end - 1), 0 if most is None else end - most) : end, place]
-            for index, end in (enumerate(self.lengths) if ends is None else ends)
+            cells[min(begin[place], len(cells) - 1) :, place]
+            for cells, begin in zip(self.filled, begins, strict=True)
             for place in places
         ]
 
@@ -267,6 +338,7 @@ def make_panel(
     texts = [place for place, column in enumerate(columns) if column in source.get("categories", ())]
     parts: list[_Part] = []
     begins: list[np.ndarray] = []
+    absent: list[np.ndarray] = []
     ends: list[str] = []
     for id, start, stop in zip(groups.ids, groups.borders[:-1].tolist(), groups.borders[1:].tolist(), strict=True):
         part = _Part(values[start:stop], groups.order[start:stop], None if times is None else times[start:stop])
@@ -275,10 +347,12 @@ def make_panel(
             _check_filled(places[start:stop] - places[start], part.times, values, name)
             part = part.with_all_steps(places[start:stop] - places[start], freq)
         begin = np.zeros(len(columns), dtype=np.int64)
-        if np.isnan(part.values).any():
+        nothing = np.isnan(part.values)
+        if nothing.any():
             filled = part.values
             if late_columns:
                 filled, begin = _without_late_begins(filled)
+                nothing = np.isnan(filled)
             if texts and missing != "error":
                 # texts have no order, so an inserted row keeps the last text
                 filled = filled.copy()
@@ -289,6 +363,7 @@ def make_panel(
             ends += [f"{label}: {end}"] if end else []
         parts.append(part)
         begins.append(begin)
+        absent.append(nothing)
     _warn_of_empty_ends(ends, missing)
     return Panel(
         values=tuple(part.values for part in parts),
@@ -298,6 +373,8 @@ def make_panel(
         freq=freq,
         rows=tuple(part.rows for part in parts),
         begins=tuple(begins) if any(begin.any() for begin in begins) else None,
+        filled=tuple(absent) if any(cells.any() for cells in absent) else None,
+        looks_ahead=missing == "interpolate",
         **source,
     )
 
@@ -382,11 +459,11 @@ def to_numbers(frame: pd.DataFrame, name: str, remedy: str = "drop the column or
             )
         if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
             cells = frame[column]
-            if cells.dtype == object and cells.dropna().map(_is_float).all():
-                # numbers beside None
-                frame = frame.assign(**{column: cells.astype(np.float64)})
+            if pd.api.types.is_bool_dtype(cells) or (cells.dtype == object and cells.dropna().map(_is_float).all()):
+                # numbers or flags beside None; flags are 0 and 1
+                frame = frame.assign(**{column: cells.astype(object).where(cells.notna(), np.nan).astype(np.float64)})
                 continue
-            bad = (cells.notna() & ~cells.map(is_number)) | (cells.dtype == bool)
+            bad = cells.notna() & ~cells.map(is_number)
             row = int(bad.to_numpy().argmax())
             if 2 * (count := int(bad.sum())) < int(cells.notna().sum()):
                 remedy = f"correct it ({count} such cells), or leave it empty for a missing value; else {remedy}"
@@ -407,8 +484,8 @@ def to_numbers(frame: pd.DataFrame, name: str, remedy: str = "drop the column or
 
 
 def _is_float(cell: object) -> bool:
-    """Whether a cell is a number, not text of one or a flag."""
-    return isinstance(cell, int | float) and not isinstance(cell, bool) and is_number(cell)
+    """Whether a cell is a number or a flag, not text of one."""
+    return isinstance(cell, int | float) and is_number(cell)
 
 
 def is_number(cell: object) -> bool:

@@ -40,6 +40,7 @@ class Backtest:
         by_column: Per column the mean absolute error in its units, and the coverage.
         series: Index of the series of each window (N,).
         origins: First forecast row of each window (N,).
+        actual: What followed; NaN where the data have no value. Only the others are scored.
         comparison: Scores in the units of the data of the "model" and of the baselines, at the same origins; of many
             origins a part.
     """
@@ -61,7 +62,20 @@ class Backtest:
     def __repr__(self) -> str:
         count, steps, columns = self.forecast.shape
         shown = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
-        return f"Backtest({count} windows of {steps} steps and {columns} columns: {shown})"
+        scored = f", {self.scored} of {self.actual.size} values scored" if self.scored < self.actual.size else ""
+        return f"Backtest({count} windows of {steps} steps and {columns} columns{scored}: {shown})"
+
+    @property
+    def scored(self) -> int:
+        """Number of actual values that errors are measured on: those that the data have."""
+        return int(np.isfinite(self.actual).sum())
+
+    @property
+    def note(self) -> str:
+        """How many values were left out of the errors, as a sentence; empty if none was."""
+        if self.scored == self.actual.size:
+            return ""
+        return f"{self.scored} of {self.actual.size} forecast values are scored: the data have no value at the others."
 
     def table(self) -> pd.DataFrame:
         """A row per method, the model first, and a column per score."""
@@ -84,7 +98,9 @@ class Backtest:
         for name, other in self.comparison.items():
             if name == "model":
                 continue
-            gaps = {column: one["mae"] - other.by_column[column]["mae"] for column, one in own.by_column.items()}
+            gaps = {column: scores["mae"] - other.by_column[column]["mae"] for column, scores in own.by_column.items()}
+            # a column without an actual value has no error
+            gaps = {column: gap for column, gap in gaps.items() if np.isfinite(gap)}
             lost = [column for column, gap in gaps.items() if gap > 0]
             word = "loses to" if lost else "beats" if any(gaps.values()) else "equals"
             everywhere = not lost or 1 < len(lost) == len(gaps)
@@ -129,13 +145,19 @@ def measure(
 ) -> Backtest:
     """Compare forecasts with actual values, and with those of the methods of the forecaster."""
     columns, season, levels = fitted.columns, fitted.season, tuple(map(float, fitted.quantiles))
-    values, owners = panel.take(columns), torch.tensor([index for index, _ in places])
+    values = panel.observed(columns)
+    owners = torch.tensor([index for index, _ in places])
     actual = torch.from_numpy(np.stack([values[index][first : first + fitted.horizon] for index, first in places]))
+    with_values = np.flatnonzero(actual.isfinite().any(2).any(1).numpy())
+    if not len(with_values):
+        raise ValueError(
+            f"data must have values in the tested rows, got none in {len(places)} windows; test more rows."
+        )
     # standardises errors (N, 1, C)
     std = fitted.inputs.deviation[fitted.inputs.owners(panel)[owners]].unsqueeze(1)
     metrics, by_column = _errors(prediction, actual, std, columns, levels)
     # the model and the baselines at the same origins
-    chosen = np.arange(0, len(places), -(-len(places) * len(columns) // _COMPARED))
+    chosen = with_values[:: -(-len(with_values) * len(columns) // _COMPARED)]
     compared = [places[index] for index in chosen.tolist()]
     histories = panel.histories(columns, compared, history_rows(season, fitted.horizon))
     truth = actual[chosen].numpy()
@@ -170,18 +192,19 @@ def _errors(
     prediction: Prediction, actual: Tensor, std: Tensor, columns: Sequence[str], levels: Sequence[float]
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """Errors over all columns, standardised, and per column."""
-    missed = prediction["forecast"] - actual  # (N, P, C)
+    missed = prediction["forecast"] - actual  # (N, P, C), NaN without an actual value
     error = missed / std
-    metrics = {"mse": float(error.square().mean()), "mae": float(error.abs().mean())}
-    by_column = {name: {"mae": float(missed[:, :, index].abs().mean())} for index, name in enumerate(columns)}
+    metrics = {"mse": float(error.square().nanmean()), "mae": float(error.abs().nanmean())}
+    by_column = {name: {"mae": float(missed[:, :, index].abs().nanmean())} for index, name in enumerate(columns)}
     if "lower" in prediction:
-        within = (actual >= prediction["lower"]) & (actual <= prediction["upper"])
-        metrics["coverage"] = float(within.double().mean())
+        within = ((actual >= prediction["lower"]) & (actual <= prediction["upper"])).double()
+        within = within.where(actual.isfinite(), torch.nan)
+        metrics["coverage"] = float(within.nanmean())
         for index, name in enumerate(columns):
-            by_column[name]["coverage"] = float(within[:, :, index].double().mean())
+            by_column[name]["coverage"] = float(within[:, :, index].nanmean())
     if "quantiles" in prediction:
         loss = pinball_error(prediction["quantiles"], actual, torch.tensor(levels, dtype=torch.float64))
-        metrics["pinball"] = float((loss / std.unsqueeze(1)).mean())
+        metrics["pinball"] = float((loss / std.unsqueeze(1)).nanmean())
     return metrics, by_column
 
 

@@ -3,9 +3,9 @@
     model = BoostedTrees.fit(history, season=24, lookback=96)   # history (N, T), NaN before each series begins
     model.predict(history, horizon=48)                          # (N, P)
 
-The trees are scikit-learn's; they are kept and saved as arrays, and evaluated without it.
+Scikit-learn fits the trees; they are kept, saved and evaluated as arrays, see `toa.estimators.trees`.
 
-Alphabet: N series, T rows, P horizon, L lags, K trees, V nodes of all trees.
+Alphabet: N series, T rows, P horizon, L lags.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64
 from torch import Tensor
 
 from toa._checks import check_shape
 from toa.estimators.baselines import Forecast, History, last_rows, row_blocks, sample_windows, window_scale
+from toa.estimators.trees import Trees, read_boosted_trees
 
-# trees, their depth, and the share of the lags that a split may choose from
-_TREES, _DEPTH, _FEATURES = 200, 6, 0.3
+# trees
+_TREES = 200
+# comparisons from a root to a leaf, at most
+_DEPTH = 6
+# share of the lags that a split may choose from
+_FEATURES = 0.3
 # series times trees that are evaluated together
 _BLOCK = 1_000_000
 # numbers of the windows below which the fit has one thread
@@ -30,31 +35,31 @@ _ONE_THREAD = 10_000_000
 MOST_LAGS = 720
 # a short series has a small first scale, which its own forecasts raise at every step: the largest, in first scales
 _MOST_GROWTH = 2.0
-_ARRAYS = ("roots", "lag", "threshold", "missing", "left", "right", "value")
+# arrays of trees by their names in files
+_ARRAYS = {
+    "roots": "roots",
+    "lag": "feature",
+    "threshold": "threshold",
+    "missing": "missing",
+    "left": "left",
+    "right": "right",
+    "value": "value",
+}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class BoostedTrees:
     """A sum of trees that forecasts the change from the value a season before, in the scale of each window.
 
     Attributes:
+        lags: Lags that the trees see; their features are these, from the oldest.
         start: Forecast without trees.
-        roots: First node of each tree.
-        lag: Lag that a node compares, from the oldest; a leaf repeats itself for ever.
-        missing: Whether a window without this lag goes to the left.
-        value: What a leaf adds.
     """
 
     season: int
     lags: int
     start: float
-    roots: Int64[np.ndarray, " k"]
-    lag: Int64[np.ndarray, " v"]
-    threshold: Float64[np.ndarray, " v"]
-    missing: Bool[np.ndarray, " v"]
-    left: Int64[np.ndarray, " v"]
-    right: Int64[np.ndarray, " v"]
-    value: Float64[np.ndarray, " v"]
+    trees: Trees
 
     @classmethod
     def fit(
@@ -65,13 +70,14 @@ class BoostedTrees:
         from sklearn.ensemble import HistGradientBoostingRegressor
         from threadpoolctl import threadpool_limits
 
-        found = sample_windows(history, lookback, 1, np.random.default_rng(seed), windows)
-        if found is None:
+        sample = sample_windows(history, lookback, 1, np.random.default_rng(seed), windows)
+        if sample is None:
             return None
-        inputs, before, scale = _scaled(found[0], season)
-        target = (found[1][:, 0] - before) / scale
+        pasts, nexts = sample
+        inputs, before, scale = _scaled(pasts, season)
+        target = (nexts[:, 0] - before) / scale
         # as large as the inputs
-        del found
+        del sample, pasts, nexts
         # no window has the oldest lags if all series are short
         lags = max(1, int(np.isfinite(inputs).any(0).sum()))
         model = HistGradientBoostingRegressor(
@@ -86,11 +92,13 @@ class BoostedTrees:
         # where other work shares the cores, threads wait for each other far longer than such a fit takes
         with threadpool_limits(1 if inputs.size < _ONE_THREAD else None, user_api="openmp"):
             model.fit(inputs[:, -lags:], target)
-        return cls(season=season, lags=lags, start=float(model._baseline_prediction.item()), **_arrays(model))
+        start, trees = read_boosted_trees(model, inputs[:, -lags:], _DEPTH)
+        return cls(season=season, lags=lags, start=start, trees=trees)
 
     def predict(self, history: History, horizon: int) -> Forecast:
         """Forecast the steps after each series."""
-        rows, steps = last_rows(history, max(self.lags, self.season)), []
+        rows = last_rows(history, max(self.lags, self.season))
+        steps: list[np.ndarray] = []
         most = np.where(np.isnan(rows).any(1), _MOST_GROWTH * _scaled(rows, self.season)[2], np.inf)
         for _ in range(horizon):
             inputs, before, scale = _scaled(rows, self.season)
@@ -100,64 +108,43 @@ class BoostedTrees:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values to save."""
-        tensors = {name: torch.from_numpy(getattr(self, name)) for name in _ARRAYS}
+        tensors = {name: torch.from_numpy(getattr(self.trees, array)) for name, array in _ARRAYS.items()}
         return tensors, {"lags": self.lags, "start": self.start}
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], season: int) -> "BoostedTrees":
         """From the result of `state`; raises ValueError for trees that lead nowhere."""
-        arrays = {name: tensors[name].cpu().numpy() for name in _ARRAYS}
-        lags, nodes = int(facts["lags"]), len(arrays["value"])
+        lags = int(facts["lags"])
+        nodes = len(tensors["value"])
         limits = {"roots": nodes, "left": nodes, "right": nodes, "lag": lags}
-        for name in _ARRAYS:
+        arrays: dict[str, np.ndarray] = {}
+        for name, array in _ARRAYS.items():
+            arrays[array] = tensors[name].cpu().numpy()
             if name != "roots":
                 check_shape(f"trees.{name}", tensors[name], "(V,)", (nodes,))
-            if name in limits and not ((arrays[name] >= 0) & (arrays[name] < limits[name])).all():
+            if name in limits and not ((arrays[array] >= 0) & (arrays[array] < limits[name])).all():
                 raise ValueError(f"trees.{name} must lie in [0, {limits[name]}), got others; the file is damaged.")
         if lags > MOST_LAGS:
             raise ValueError(f"trees.lags must be at most {MOST_LAGS}, got {lags}; the file is damaged.")
-        return cls(season=season, lags=lags, start=float(facts["start"]), **arrays)
+        return cls(season=season, lags=lags, start=float(facts["start"]), trees=Trees(**arrays, depth=_DEPTH))
 
     def _sum(self, inputs: Float64[np.ndarray, "n l"]) -> Float64[np.ndarray, " n"]:
         """The trees' sum for scaled lags."""
-        parts = []
-        for block in np.array_split(inputs, -(-len(inputs) * len(self.roots) // _BLOCK)):
-            at = np.broadcast_to(self.roots, (len(block), len(self.roots)))
-            for _ in range(_DEPTH):
-                lag = np.take_along_axis(block, self.lag[at], 1)
-                goes_left = np.where(np.isnan(lag), self.missing[at], lag <= self.threshold[at])
-                at = np.where(goes_left, self.left[at], self.right[at])
-            parts.append(self.start + self.value[at].sum(1))
-        return np.concatenate(parts)
-
-
-def _arrays(model: Any) -> dict[str, np.ndarray]:
-    """The trees of a fitted regressor, their nodes one after another."""
-    trees = [one.nodes for (one,) in model._predictors]
-    roots = np.cumsum([0, *(len(nodes) for nodes in trees[:-1])])
-    offset = np.repeat(roots, [len(nodes) for nodes in trees])
-    nodes = np.concatenate(trees)
-    leaf, own = nodes["is_leaf"].astype(bool), np.arange(len(nodes))
-    return {
-        "roots": roots,
-        "lag": np.where(leaf, 0, nodes["feature_idx"]).astype(np.int64),
-        # a node that only asks whether a lag is missing has an infinite one, which no file may hold
-        "threshold": np.nan_to_num(np.where(leaf, 0.0, nodes["num_threshold"])),
-        "missing": nodes["missing_go_to_left"].astype(bool),
-        "left": np.where(leaf, own, nodes["left"] + offset),
-        "right": np.where(leaf, own, nodes["right"] + offset),
-        "value": np.where(leaf, nodes["value"], 0.0),
-    }
+        blocks = np.array_split(inputs, -(-len(inputs) * len(self.trees) // _BLOCK))
+        return np.concatenate([self.start + self.trees.values_at(block).sum(1) for block in blocks])
 
 
 def _scaled(window: History, season: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Lags (N, L) from which the values a season before the next step are subtracted, these values and scales (N,)."""
     before = window[:, -season] if season <= window.shape[1] else window[:, -1]
     before = np.where(np.isfinite(before), before, window[:, -1])
-    lags, scale = np.empty(window.shape), np.empty(len(window))
+    lags = np.empty(window.shape)
+    scale = np.empty(len(window))
     # in blocks, because steps on the way are as large as the windows
     for block in row_blocks(window):
-        part, level = window[block], before[block, None]
-        found = window_scale(part, level, season)
-        lags[block], scale[block] = (part - level) / found, found[:, 0]
+        part = window[block]
+        level = before[block, None]
+        unit = window_scale(part, level, season)
+        lags[block] = (part - level) / unit
+        scale[block] = unit[:, 0]
     return lags, before, scale

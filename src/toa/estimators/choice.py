@@ -97,11 +97,11 @@ def fit_ensemble(
 ) -> tuple[Ensemble, Float64[np.ndarray, "w p"] | None]:
     """Choose weights at the origins, then fit the methods with a weight that read past values alone to all rows.
 
-    Returns also the forecasts of the ensemble at the origins. Without origins these are None, and the ensemble is the
-    seasonal naive forecast.
+    Returns also the forecasts of the ensemble at the origins. Without origins with actual values these are None, and
+    the ensemble is the seasonal naive forecast.
     """
     season, horizon = training.season, training.horizon
-    if not len(origins):
+    if not np.isfinite(origins.actual(series)).any():
         return Ensemble(season=season, horizon=horizon, weights={_ONLY_METHOD: 1.0}, errors={}), None
     forecasts = {name: method.forecasts for name, method in validated.items()}
     scale = series_scale(series, season)
@@ -159,7 +159,7 @@ def choose_weights(
     """
     usable = np.isfinite(scale) & (scale > 0) & np.isfinite(actual).any(1)
     if not usable.any():
-        usable, scale = np.ones(len(scale), dtype=bool), np.ones(len(scale))
+        usable, scale = np.isfinite(actual).any(1), np.ones(len(scale))
     unit = scale[usable, None]
     target = actual[usable] / unit
     each = np.ones((len(target), 1)) if counts is None else counts[usable, None] / counts[usable].mean()

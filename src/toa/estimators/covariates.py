@@ -111,6 +111,29 @@ class Covariates:
         times = [None] * len(panel) if panel.times is None else panel.times
         return [self.features(when, rows) for when, rows in zip(times, panel.take(self.columns), strict=True)]
 
+    def hold(
+        self,
+        marks: np.ndarray,
+        features: Sequence[np.ndarray],
+        panel: Panel,
+        places: Sequence[tuple[int, int]],
+        lookback: int,
+    ) -> np.ndarray:
+        """Windows of features (W, T, F) in which a past covariate with an open gap repeats its last value.
+
+        Args:
+            features: Features (T, F) of the rows of each series, of which the windows are a part.
+            places: Of each window its series and the first row after the look-back.
+        """
+        numbers = [name for name in self.past_covariates if name not in self.categories]
+        for window, (index, end) in enumerate(places if numbers else ()):
+            steps = np.arange(end - lookback, end).clip(0)
+            for column, last in panel.open_gaps(index, end).items():
+                if column in numbers:
+                    place = self.names.index(column)
+                    marks[window, :lookback][steps > last, place] = features[index][last, place]
+        return marks
+
     def _check(self, panel: Panel) -> None:
         dated = panel.times and isinstance(panel.times[0], pd.DatetimeIndex)
         if (self.calendar is not None or self.holidays is not None) and not dated:

@@ -72,9 +72,9 @@ def _fit_weighted(
     complete, series = panel.complete(columns), panel.histories(columns)
     rows = FitRows(complete, columns, series, settings, season, ceiling)
     origins = rolling_origins(complete, columns, settings)
-    per_column = origins.per_column(rows.rows_per_column)
+    per_column = origins.per_column(rows.rows_per_column, panel.gaps(columns), looks_ahead=panel.looks_ahead)
     validated: dict[str, Validated] = {}
-    if len(origins):
+    if np.isfinite(per_column.actual(series)).any():
         training, histories = rows.before(origins, per_column), rows.at(origins, per_column)
         validated = validate(candidates(settings, season), training, histories)
         validated = _add_seeds(validated, training, histories, per_column, series)

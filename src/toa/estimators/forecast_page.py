@@ -34,6 +34,8 @@ _PANELS = 400
 _NAMED = 8
 # a smaller change of a forecast is rounding
 _NO_CHANGE = 1e-9
+# fields of a panel with an entry per series
+_PER_SERIES = ("values", "ids", "times", "rows", "begins", "filled")
 
 
 def forecast_page(
@@ -106,7 +108,7 @@ def _lead(fitted: FittedForecaster, whole: Panel, steps: int) -> list[str]:
 
 
 def _first(panel: Panel, count: int) -> Panel:
-    parts: dict[str, Any] = {name: getattr(panel, name) for name in ("values", "ids", "times", "rows", "begins")}
+    parts: dict[str, Any] = {name: getattr(panel, name) for name in _PER_SERIES}
     parts = {name: part if part is None else part[:count] for name, part in parts.items()}
     return replace(panel, **parts)
 
@@ -174,6 +176,7 @@ def _errors(fitted: FittedForecaster) -> list[Part]:
 def _backtest(tested: Backtest) -> list[Part]:
     coverage = tested.metrics.get("coverage")
     lines = tested.verdicts() + ([] if coverage is None else [f"{coverage:.1%} of values lie within the interval"])
+    lines += [tested.note] if tested.note else []
     parts = [
         draw.text(f"Backtest at {tested.compared} origins, in the units of the data. Lower is better."),
         draw.table(tested.rows("method"), "Backtest of the model and the baselines"),
@@ -201,7 +204,8 @@ def _lags(fitted: FittedForecaster, panel: Panel, predict: Callable[[Panel], Any
     copies = draw.occluded(values, ends, values.mean(0)[:_BLOCKS])
     times = None if panel.times is None else panel.times[:1] * len(copies)
     begins = None if panel.begins is None else panel.begins[:1] * len(copies)
-    many = replace(panel, values=tuple(copies), ids=panel.ids[:1] * len(copies), times=times, rows=(), begins=begins)
+    ids = panel.ids[:1] * len(copies)
+    many = replace(panel, values=tuple(copies), ids=ids, times=times, rows=(), begins=begins, filled=None)
     forecasts = np.stack([part["forecast"] for part in _by_series(many, predict(many))])  # (copies, P, C)
     spread = np.where(values.std(0) > 0, values.std(0), 1.0)
     change = (np.abs(forecasts[1:] - forecasts[0]) / spread).mean(1)  # (copies - 1, C)

@@ -192,7 +192,8 @@ def _short_growth(
     Networks and other methods that the ensemble does not hold are left out. Its own were fitted on these rows too.
     """
     growth = np.ones(len(series))
-    short, windows = np.flatnonzero(origins.held == 0), np.flatnonzero(origins.held[origins.series])
+    short = np.flatnonzero(origins.held == 0)
+    windows = np.flatnonzero(np.isfinite(origins.actual(series)).any(1))
     if not len(short) or not len(windows) or usual <= 0:
         return growth
     windows = windows[np.unique(np.linspace(0, len(windows) - 1, _CUT_WINDOWS).astype(int))]
@@ -210,7 +211,8 @@ def _short_growth(
         shares = {name: ensemble.weights.get(name) or 1.0 for name in members}
         scale, level = series_scale(cut, ensemble.season), np.array([np.abs(part).mean() for part in cut])
         scale = np.where(np.isnan(scale), share * level, scale)
-        error = np.abs(actual - weighted_mean(shares, members) / sum(shares.values())).mean(1)
+        missed = np.abs(actual - weighted_mean(shares, members) / sum(shares.values()))
+        error = missed.mean(1, where=np.isfinite(missed))
         usable = scale > 0
         # not the mean of ratios: some short cuts hardly change
         ratio = float(error[usable].mean() / scale[usable].mean() / usual) if usable.any() else 1.0
@@ -220,8 +222,22 @@ def _short_growth(
 
 
 def _fill(error: Float64[np.ndarray, "w c p"]) -> Float64[np.ndarray, "w c p"]:
-    """Errors in which a column that does not count in a window has those of another column; the columns take turns."""
+    """Errors in which a column that does not count in a window has those of another column; the columns take turns.
+
+    A step without an actual value has the error of the next window that has one there, or else in any step.
+    """
     windows, columns = np.arange(len(error)), np.arange(error.shape[1])
     turns = (windows[:, None] + columns) % len(columns)
-    first = np.take_along_axis(np.isfinite(error[:, :, 0]), turns, 1).argmax(1)
-    return np.where(np.isfinite(error), error, error[windows, turns[windows, first]][:, None])
+    first = np.take_along_axis(np.isfinite(error).any(2), turns, 1).argmax(1)
+    counts = np.isfinite(error).any(2, keepdims=True)
+    filled = np.where(counts, error, error[windows, turns[windows, first]][:, None])
+    for column in columns[np.isnan(filled).any((0, 2))].tolist():
+        known = np.isfinite(filled[:, column])
+        anything = filled[:, column][known]
+        for step in np.flatnonzero(~known.all(0)).tolist():
+            rows = np.flatnonzero(known[:, step])
+            values = filled[rows, column, step] if len(rows) else anything
+            empty = np.flatnonzero(~known[:, step])
+            later = np.searchsorted(rows, empty) if len(rows) else np.arange(len(empty))
+            filled[empty, column, step] = values[later % len(values)]
+    return filled

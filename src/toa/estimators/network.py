@@ -134,7 +134,7 @@ class FittedNetwork:
         Features come from the panel; those after the end of a series are `ahead`, (P, F) per series.
         """
         lookback, horizon = self.inputs.lookback, self.spec.horizon
-        values, features = panel.take(self.inputs.columns), self.inputs.covariates.past(panel)
+        features = self.inputs.covariates.past(panel)
         if features is not None and ahead is not None:
             features = [np.concatenate(pair) for pair in zip(features, ahead, strict=True)]
         series = torch.tensor([index for index, _ in places])
@@ -145,9 +145,10 @@ class FittedNetwork:
             batch = places[start : start + size]
             before = after = None
             if features is not None:
-                marks = _cut_windows(features, batch, lookback, horizon).float()
-                before, after = marks.tensor_split([lookback], 1)
-            rows = _cut_windows(values, batch, lookback, 0)
+                marks = _cut_windows(features, batch, lookback, horizon)
+                marks = self.inputs.covariates.hold(marks, features, panel, batch, lookback)
+                before, after = torch.from_numpy(marks).float().tensor_split([lookback], 1)
+            rows = torch.from_numpy(np.stack(panel.past(self.inputs.columns, batch, lookback)))
             parts.append(model.predict(rows, owners[start : start + size], before, after))
         return join_batches(parts)
 
@@ -402,8 +403,7 @@ def fit_scaler(
     histories = panel.histories(columns, ends)
     parts = [part[:, None] for part in histories]
     if panel.begins is None:
-        values = panel.take(columns)
-        parts = [values[index][:stop] for index, stop in ends]
+        parts = panel.past(columns, ends)
     scalers = [StandardScaler.fit(part, allow_constant=True) for part in parts]
     arrays = {name: np.stack([getattr(scaler, name) for scaler in scalers]) for name in ("mean", "std")}
     scaler = {name: torch.from_numpy(part.reshape(len(ends), -1)) for name, part in arrays.items()}
@@ -466,8 +466,10 @@ def _join(parts: Sequence[np.ndarray], pads: Sequence[int]) -> np.ndarray:
     return np.concatenate([np.pad(part, ((pad, 0), (0, 0)), mode="edge") if pad else part for part, pad in pairs])
 
 
-def _cut_windows(parts: Sequence[np.ndarray], places: Sequence[tuple[int, int]], lookback: int, later: int) -> Tensor:
+def _cut_windows(
+    parts: Sequence[np.ndarray], places: Sequence[tuple[int, int]], lookback: int, later: int
+) -> np.ndarray:
     """Rows of windows: the look-back before the first row to forecast, and `later` rows from it on."""
     # the first row is repeated before a series
     steps = np.arange(-lookback, later)
-    return torch.from_numpy(np.stack([parts[index][(first + steps).clip(0)] for index, first in places]))
+    return np.stack([parts[index][(first + steps).clip(0)] for index, first in places])

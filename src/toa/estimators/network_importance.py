@@ -20,7 +20,7 @@ def explain_network(network: FittedNetwork, panel: Panel, stop: int, freq: Frequ
     first = max(0, stop - lookback)
     pad = (lookback - (stop - first), 0), (0, 0)
     which, outputs = inputs.owners(panel)[0], columns[:OUTPUTS]
-    values = np.pad(panel.take(columns)[0][first:stop], pad, mode="edge")
+    (values,) = panel.past(columns, [(0, stop)], lookback)
     mean, std = inputs.scaler["mean"][which], inputs.scaler["std"][which]
     tensors = [((torch.from_numpy(values) - mean) / std)[None]]  # (1, L, C)
     features = inputs.covariates.past(panel)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 from toa.estimators.baselines import History, align_histories
 from toa.estimators.effort import EFFORTS
@@ -42,12 +42,16 @@ class RollingOrigins:
         series: Index of the series of each window (W,).
         back: Rows from the origin to the end of the series (W,).
         held: Rows at the end of each series that lie after its first origin (N,); 0 if it is too short.
+        filled: Which values of each series were missing and are filled; None if none was.
+        looks_ahead: Whether filled values depend on later ones.
     """
 
     series: Int64[np.ndarray, " w"]
     back: Int64[np.ndarray, " w"]
     held: Int64[np.ndarray, " n"]
     horizon: int
+    filled: Sequence[Bool[np.ndarray, " _"]] | None = None
+    looks_ahead: bool = False
 
     @classmethod
     def choose(
@@ -86,7 +90,13 @@ class RollingOrigins:
         """Number of windows that do not overlap and would fill the validated rows."""
         return float(self.held[np.unique(self.series)].sum() / self.horizon)
 
-    def per_column(self, rows: Int64[np.ndarray, "s c"]) -> "RollingOrigins":
+    def per_column(
+        self,
+        rows: Int64[np.ndarray, "s c"],
+        filled: Sequence[Bool[np.ndarray, " _"]] | None = None,
+        *,
+        looks_ahead: bool = False,
+    ) -> "RollingOrigins":
         """The same windows of each of C columns with these rows; column c of series s is the series s * C + c.
 
         A late column with fewer rows before the first origin than after it has `held` 0: its windows do not count.
@@ -94,7 +104,14 @@ class RollingOrigins:
         columns, held = rows.shape[1], self.held[:, None]
         series = (self.series[:, None] * columns + np.arange(columns)).ravel()
         held = np.where(rows < np.minimum(2 * held, rows.max(1, keepdims=True)), 0, held).ravel()
-        return RollingOrigins(series=series, back=np.repeat(self.back, columns), held=held, horizon=self.horizon)
+        return RollingOrigins(
+            series=series,
+            back=np.repeat(self.back, columns),
+            held=held,
+            horizon=self.horizon,
+            filled=filled,
+            looks_ahead=looks_ahead,
+        )
 
     def places(self, lengths: Sequence[int]) -> list[tuple[int, int]]:
         """Of each window its series, and its first row in a series of this length."""
@@ -102,24 +119,37 @@ class RollingOrigins:
         return list(zip(self.series.tolist(), firsts.tolist(), strict=True))
 
     def earlier(self, series: Series) -> list[np.ndarray]:
-        """The rows before the first origin of each series that has one."""
-        return [values[: len(values) - held] for values, held in zip(series, self.held, strict=True) if held]
+        """The rows before the first origin of each series that has one, as they were known then."""
+        return [
+            self._known(values, index, len(values) - held)
+            for index, (values, held) in enumerate(zip(series, self.held, strict=True))
+            if held
+        ]
+
+    def _known(self, values: Float64[np.ndarray, " _"], index: int, end: int) -> np.ndarray:
+        """The values of a series before a row; a gap that is open there repeats its last value."""
+        known = values[:end]
+        if self.filled is None or not self.looks_ahead or not end or not self.filled[index][end - 1]:
+            return known
+        gap = int(self.filled[index][:end][::-1].argmin())
+        return np.append(known[: end - gap], np.full(gap, known[end - gap - 1])) if gap else known
 
     def histories(self, series: Series) -> list[np.ndarray]:
-        """Values before the origin of each window, at least one."""
+        """Values before the origin of each window, at least one, as they were known then."""
         return [
-            series[index][: max(1, len(series[index]) - back)]
-            for index, back in zip(self.series, self.back, strict=True)
+            self._known(series[index], index, max(1, len(series[index]) - back))
+            for index, back in zip(self.series.tolist(), self.back.tolist(), strict=True)
         ]
 
     def actual(self, series: Series) -> Float64[np.ndarray, "w p"]:
-        """Values (W, P) after the origins; NaN in windows that do not count."""
-        unknown = np.full(self.horizon, np.nan)
-        values = [
-            series[index][-back:][: self.horizon] if self.held[index] else unknown
-            for index, back in zip(self.series, self.back, strict=True)
-        ]
-        return np.stack(values).astype(np.float64)
+        """Values (W, P) after the origins; NaN where the data have none, and in windows that do not count."""
+        actual = np.full((len(self), self.horizon), np.nan)
+        for row, (index, back) in enumerate(zip(self.series.tolist(), self.back.tolist(), strict=True)):
+            if self.held[index]:
+                actual[row] = series[index][-back:][: self.horizon]
+                if self.filled is not None:
+                    actual[row, self.filled[index][-back:][: self.horizon]] = np.nan
+        return actual
 
 
 def align_series(series: Series) -> History:

@@ -111,9 +111,4 @@ def fit_effect(training: Training) -> Float64[np.ndarray, "f c"]:
 def _without_effects(panel: Panel, columns: Sequence[str], effects: Sequence[np.ndarray]) -> Panel:
     """The columns without the effects (T, C) of the features."""
     plain = tuple(values - effect for values, effect in zip(panel.take(columns), effects, strict=True))
-    begins = None
-    if panel.begins is not None:
-        places = [panel.columns.index(name) for name in columns]
-        begins = tuple(rows[places] for rows in panel.begins)
-    without: Panel = replace(panel, values=plain, columns=tuple(columns), begins=begins)
-    return without
+    return panel.with_columns(columns, plain)

@@ -217,10 +217,10 @@ class Row:
         interval: 95 % bootstrap interval of the gain, data sets resampled; None for fewer than three. Of few sets it is
             too narrow.
         t_interval: t interval of the gain at level 1 - 0.05 / m, with m tested systems (Bonferroni); None likewise.
-        detectable: Mean gain that the t test at level 0.05 / m finds with probability 0.8; None if the data sets are
-            too few for a test.
+        detectable: Mean gain that the t test at level 0.05 / m finds with probability 0.8; None for fewer than three
+            data sets.
         rests_on: The one data set, or data set and horizon, without which the t interval contains zero; "" if none.
-        p: Two-sided Wilcoxon signed-rank test against the baseline; None if it was not made.
+        p: Two-sided Wilcoxon signed-rank test against the baseline; None if the data sets are too few for it.
         p_holm: The same with Holm's correction for all tested systems.
     """
 
@@ -253,7 +253,8 @@ def compare(scores: SystemScores, baseline: str = "softmax") -> list[Row]:
     tested = len(scores.systems) - 1
     ranks = rank_scores(scores.values, scores.metric)  # (n, k)
     changes = _gains(scores.values, base, scores.metric)  # (n, k)
-    enough = len(changes) >= gains.fewest_sets(max(tested, 1))
+    enough_for_t = len(changes) >= gains.FEWEST_SETS
+    enough_for_ranks = len(changes) >= gains.fewest_for_ranks(max(tested, 1))
     rows: list[dict[str, Any]] = []
     for place, system in enumerate(scores.systems):
         gain = changes[:, place]
@@ -262,9 +263,9 @@ def compare(scores: SystemScores, baseline: str = "softmax") -> list[Row]:
             row |= {"wins": int((gain > 0).sum()), "ties": int((gain == 0).sum()), "losses": int((gain < 0).sum())}
             row |= {"gain": float(gain.mean()), "interval": gains.gain_interval(gain)}
             row["t_interval"] = gains.t_interval(gain, tested)
-            if enough:
+            if enough_for_t:
                 row |= {"detectable": gains.detectable_gain(gain, tested), "rests_on": _rests_on(scores, base, place)}
-            if enough and gain.any():
+            if enough_for_ranks and gain.any():
                 # zeros do not count; of at most 13 numbers scipy would try all their signs, which takes long
                 row["p"] = float(wilcoxon(gain[gain != 0] if len(gain) <= 13 else gain).pvalue)
         rows.append(row)
@@ -337,11 +338,11 @@ def notes(scores: SystemScores, baseline: str) -> list[str]:
         "count": count,
         "tested": tested,
         "least": tested * gains.least_p(count),
-        "fewest": gains.fewest_sets(tested),
+        "fewest": gains.fewest_for_ranks(tested),
         "alpha": gains.ALPHA,
         "power": gains.POWER,
     }
-    parts = ("scores", "gains", "tested" if count >= gains.fewest_sets(tested) else "untested")
+    parts = ("scores", "gains", "tested" if count >= gains.fewest_for_ranks(tested) else "untested")
     lines: list[str] = [TEXTS["comparison"][part].format(**facts) for part in parts]
     if scores.differences:
         lines.append(f"The systems differ in more than the attention: {', '.join(scores.differences)}.")

@@ -138,9 +138,11 @@ def _draw_mixtures(
     draws = Draws.of(*key, MIXTURE, device=device)
     number = draws.integers(count, 1, high=MOST_PARTS - 1) + 2
     is_product = draws.coin(count, 1, probability=PRODUCT_SHARE)
-    total = standardise(_draw_kinds(parts, count, length, (*key, MIXTURE, 0), device))
-    for place in range(1, MOST_PARTS):
-        part = standardise(_draw_kinds(parts, count, length, (*key, MIXTURE, place), device))
+    # in one call, because the time of a call hardly depends on the number of series
+    series = standardise(_draw_kinds(parts, MOST_PARTS * count, length, (*key, MIXTURE), device))
+    first, *others = series.unflatten(0, (MOST_PARTS, count)).unbind(0)
+    total = first
+    for place, part in enumerate(others, start=1):
         weight = draws.uniform(count, 1, low=0.2, high=1.0)
         # a factor near 1, so that a product keeps the form of its first part
         combined = torch.where(is_product, total * (1 + 0.5 * weight * part), total + weight * part)
