@@ -194,10 +194,9 @@ UEA_VALUES = {
         f"uea-relu-{name}": partial(uea_gain, f"`{name}`", "toa-relu", f"`{name}`")
         for name in classification_tables.UEA
     },
-    **{
-        f"uea-softmax-{name}": partial(uea_softmax, extreme)
-        for name, extreme in {"mean": statistics.fmean, "least": min, "most": max}.items()
-    },
+    "uea-softmax-mean": partial(uea_softmax, statistics.fmean),
+    "uea-softmax-least": partial(uea_softmax, min),
+    "uea-softmax-most": partial(uea_softmax, max),
 }
 VALUES: Mapping[str, Callable[[], str]] = {
     **BACKBONE_VALUES,
