@@ -6,9 +6,9 @@
     own-lags          ridge regression of each channel on its own look-back
     all-channels      the same with principal components of the last rows of all channels
 
-Splits, scales and windows are those of benchmarks/wide.py, and validation chooses the settings. Nothing is random but the
-start of the search for components, whose seed is fixed. Each result is added to the file at once; a result that is there
-is not computed again. Networks that are rivals are in benchmarks/wide-rivals.toml, for benchmarks/wide.py.
+Splits, scales and windows are those of benchmarks/wide.py, and validation chooses the settings. Nothing is random but
+the start of the search for components, whose seed is fixed. Each result is added to the file at once; one that is there
+is not computed again.
 """
 
 import argparse

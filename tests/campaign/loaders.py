@@ -137,9 +137,12 @@ def _boosted_forecaster(path: Path) -> None:
 
 def _detector(path: Path) -> None:
     found = AnomalyDetector(window=8, epochs=1, settings=_SMALL).fit(_rows(100))
-    assert found.choice_ is not None
+    combination = found.choice_
+    assert combination is not None
     # all methods, whatever the data would choose
-    found.choice_ = replace(found.choice_, tails=dict.fromkeys((*found.scorers_, "toa"), found.choice_.tails["pca"]))
+    tails = dict.fromkeys((*found.scorers_, "toa"), combination.tails["pca"])
+    score = replace(found.fitted_.score, combination=replace(combination, tails=tails))
+    found.fitted_ = replace(found.fitted_, score=score)
     found.save(path)
 
 

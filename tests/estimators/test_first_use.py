@@ -119,7 +119,7 @@ def test_an_inserted_row_keeps_the_last_text() -> None:
 def test_pca_leaves_out_a_direction_that_varies() -> None:
     rows = np.random.default_rng(0).normal(size=(200, 3))
     rows[:, 2] = 7.0
-    plain, constant = (PCA.fit([part], window=1, seed=0).rows(part) for part in (rows[:, :2], rows))
+    plain, constant = (PCA.fit(part, seed=0).parts(part) for part in (rows[:, :2], rows))
     np.testing.assert_allclose(constant.sum(1), plain.sum(1))
     assert constant.sum(1).mean() > 0.1
 

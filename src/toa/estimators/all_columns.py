@@ -86,21 +86,15 @@ class FittedAllColumns:
         columns = histories.columns
         read = self.ridge.rows_read
         size = max(1, _BLOCK_VALUES // (read * len(columns)))
-        values = panel.take(columns)
-        places = {name: place for place, name in enumerate(self.ids)}
+        owners = {name: place for place, name in enumerate(self.ids)}
         forecasts = []
         for start in range(0, len(histories.places), size):
+            places = histories.places[start : start + size]
             windows = []
             means = []
             deviations = []
-            for index, stop in histories.places[start : start + size]:
-                if panel.ids[index] in places:
-                    place = places[panel.ids[index]]
-                    mean, deviation = self.means[place], self.deviations[place]
-                else:
-                    mean, deviation = _scale_of_histories(panel.histories(columns, [(index, stop)]))
-                # the first row is repeated before a series
-                rows = values[index][np.arange(stop - read, stop).clip(0)]
+            for (index, stop), rows in zip(places, panel.past(columns, places, read), strict=True):
+                mean, deviation = self._scales(owners.get(panel.ids[index]), panel, columns, (index, stop))
                 begins = _begins(panel, columns, index) - (stop - read)
                 windows.append(_standardise(rows, mean, deviation, begins))
                 means.append(mean)
@@ -108,6 +102,14 @@ class FittedAllColumns:
             forecast = self.ridge.predict(np.stack(windows))  # (W, P, C)
             forecasts.append(forecast * np.stack(deviations)[:, None] + np.stack(means)[:, None])
         return to_rows(np.concatenate(forecasts))
+
+    def _scales(
+        self, owner: int | None, panel: Panel, columns: tuple[str, ...], window: tuple[int, int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and deviation (C,) of a series of fit; of a new one those of its rows before the window ends."""
+        if owner is None:
+            return _scale_of_histories(panel.histories(columns, [window]))
+        return self.means[owner], self.deviations[owner]
 
     def refit(self, training: Training) -> "FittedAllColumns | None":
         """Fitted to these rows."""
@@ -122,14 +124,14 @@ class AllColumns(Family):
         return {ALL_COLUMNS: AllColumnsMethod()}
 
     def save(self, fitted: Mapping[str, Any]) -> tuple[dict[str, Tensor], Any]:
-        """Arrays of the map, scales, and the ids of the series."""
+        """Arrays of the map, scales, the ids of the series, and the strengths that were chosen."""
         method = fitted.get(ALL_COLUMNS)
         if method is None:
             return {}, None
         arrays = {name: np.ascontiguousarray(getattr(method.ridge, name)) for name in _ARRAYS}
         arrays |= {"means": method.means, "deviations": method.deviations}
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        return tensors, {"ids": list(method.ids)}
+        return tensors, {"ids": list(method.ids), "strengths": dict(method.ridge.strengths)}
 
     def load(
         self, tensors: Mapping[str, Tensor], facts: Any, season: int, horizon: int
@@ -156,7 +158,8 @@ class AllColumns(Family):
             raise ValueError(
                 f"{ALL_COLUMNS}: back must have distances from 0 to {_MOST_BACK}, got {back.dtype} {back[:4]}"
             )
-        ridge = ComponentRidge(**{name: arrays[name] for name in _ARRAYS})
+        strengths = {str(name): float(value) for name, value in facts["strengths"].items()}
+        ridge = ComponentRidge(**{name: arrays[name] for name in _ARRAYS}, strengths=strengths)
         return {ALL_COLUMNS: FittedAllColumns(ridge, ids, arrays["means"], arrays["deviations"])}
 
 

@@ -103,7 +103,7 @@ def train(
     if not step.alone:
         check_same(fabric, run.state.step, run.checkpoint)
     statistics = nullcontext() if step.alone else joint_statistics(model, lambda: step.copies)
-    with step.on_device(graph=cuda_graph), statistics, _stop_signals() as stop:
+    with step.on_device(graph=cuda_graph), statistics, stop_signals() as stop:
         run.loop(stop)
     return run.state
 
@@ -388,7 +388,7 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, states: Mapping[int, Mapp
 
 
 @contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
+def stop_signals() -> Iterator[threading.Event]:
     """An event that SIGINT and SIGTERM set, so that the current step is finished; a second signal stops at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
