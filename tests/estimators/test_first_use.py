@@ -98,7 +98,9 @@ def test_rows_without_a_value_at_the_end_are_named() -> None:
     table = pd.DataFrame({"day": DAYS, "y": [*range(50), *[np.nan] * 10]})
     with pytest.raises(ValueError, match=message("column 'y' has no value in its last 10 rows: cut them off")):
         read_panel(table)
-    with pytest.warns(UserWarning, match=message("column 'y' has no value in its last 10 rows; 'ffill' fills them")):
+    with pytest.warns(
+        UserWarning, match=message("column 'y' has no value in its last 10 rows; missing='ffill' fills them")
+    ):
         read_panel(table, missing="ffill")
     # cutting them off would not be enough
     with pytest.raises(ValueError, match=message("got 11 NaN")) as raised:

@@ -224,7 +224,7 @@ class AnomalyDetector(Estimator):
             panel = self.read_fitted(rows, freq=self.freq_, missing="error")
         except MissingValuesError as error:
             # columns are those of fit, and later rows are not known
-            raise ValueError(f"{error.problem}; fill it before the call, such as by the last value.") from None
+            raise error.with_remedies("fill it before the call, such as by the last value") from None
         first = rows_seen(self._streams)
         parts, streams = score_stream(self.fitted_, self._streams, panel, self.alarm_rule)
         self._streams = streams

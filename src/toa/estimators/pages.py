@@ -14,8 +14,8 @@ import torch
 from toa.data.panel import Panel
 from toa.estimators import page_parts as draw
 from toa.estimators.importance import blocks_of
+from toa.estimators.labels import class_codes, labels_by_row, unknown_labels
 from toa.estimators.page_parts import Part
-from toa.estimators.stack import class_codes, labels_by_row, unknown_labels
 from toa.training.metrics import class_scores, confusion_matrix
 
 # most channels that are replaced
@@ -44,7 +44,7 @@ def cases_page(
         y: One label per case; None takes those of the frame, and without them all cases are listed.
         title, command, left_out: As in `toa.Forecaster.page`.
     """
-    panel, proba = own._probabilities(X)
+    panel, proba = own.classify(X)
     labels = panel.labels if y is None else panel.with_labels(labels_by_row(y, X)).labels
     names, guess = list(map(str, own.classes_)), proba.argmax(1)
     true = None
@@ -132,7 +132,7 @@ def _occluded(own: Any, panel: Panel, guess: np.ndarray) -> Iterator[Part]:
         "filled": None,
     }
     many = replace(panel, backend=None, **parts)
-    proba = own._probabilities(many)[1].reshape(chosen, count, -1)
+    proba = own.classify(many)[1].reshape(chosen, count, -1)
     own_class = np.take_along_axis(proba, guess[:chosen, None, None], 2)[..., 0]  # (n, copies)
     change = np.abs(own_class[:, 1:] - own_class[:, :1]).mean(0).tolist()
     about = f"Mean change of the probability of the predicted class, over {chosen} cases, if"

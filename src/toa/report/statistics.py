@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float64
 from matplotlib.figure import Figure
 
-from toa._checks import check_choice
+from toa._checks import ArgumentError, check_choice
 from toa._files import write_atomically
 from toa.experiments.records import Record
 from toa.report import gains
@@ -75,7 +75,7 @@ class SystemScores:
         ends = [system for system in self.systems if system.endswith(f"/{name}")]
         if len(ends) != 1:
             found = f"several of {', '.join(ends)}" if ends else f"none of {', '.join(self.systems)}"
-            raise ValueError(f"baseline {name!r} must name one system, got {found}; give a full name.")
+            raise ArgumentError(f"baseline {name!r}", "name one system", found, "give a full name")
         return self.systems.index(ends[0])
 
 
@@ -113,9 +113,11 @@ def collect(records: Sequence[Record], metric: str) -> SystemScores:
         label = _label(name, horizon)
         sums = sorted({str(run["data_checksum"])[:16] for cell in by_system.values() for run in cell.values()})
         if len(sums) > 1:
-            raise ValueError(
-                f"records of {label} must use the same data, got {len(sums)} checksums: {', '.join(sums)}; run them "
-                "again on one file."
+            raise ArgumentError(
+                f"records of {label}",
+                "use the same data",
+                f"{len(sums)} checksums: {', '.join(sums)}",
+                "run them again on one file",
             )
         expected = tuple(sorted({seed for cell in by_system.values() for seed in cell}))
         if reason := _incomplete(by_system, systems, expected, metric):
@@ -159,7 +161,7 @@ def _set_scores(cells: Cells, metric: str) -> Float64[np.ndarray, "n k"]:
 def _only(what: str, values: Any) -> str:
     found = sorted({str(value) for value in values})
     if len(found) > 1:
-        raise ValueError(f"records must have one {what}, got {', '.join(found)}; give the folders of one {what}.")
+        raise ArgumentError("records", f"have one {what}", ", ".join(found), f"give the folders of one {what}")
     return found[0]
 
 
@@ -177,17 +179,21 @@ def _check_new(record: Record, cell: Mapping[int, Record]) -> None:
     """Raise if a run exists already, or differs from those of other seeds in more than the seed."""
     where = f"{system_name(record)} on {_label(*_dataset(record))}"
     if record["seed"] in cell:
-        raise ValueError(
-            f"records must have one run of {where} with seed {record['seed']}, got two (config hashes "
-            f"{cell[record['seed']]['config_hash']} and {record['config_hash']}); leave one of them out."
+        raise ArgumentError(
+            "records",
+            f"have one run of {where} with seed {record['seed']}",
+            f"two (config hashes {cell[record['seed']]['config_hash']} and {record['config_hash']})",
+            "leave one of them out",
         )
     for other in cell.values():
         ours, theirs = record["config"], other["config"]
         keys = [key for key in {**ours, **theirs} if key != "seed" and ours.get(key) != theirs.get(key)]
         if keys:
-            raise ValueError(
-                f"records of {where} must have one setting, got different values of {', '.join(sorted(keys))} "
-                f"(seeds {other['seed']} and {record['seed']}); compare them separately."
+            raise ArgumentError(
+                f"records of {where}",
+                "have one setting",
+                f"different values of {', '.join(sorted(keys))} (seeds {other['seed']} and {record['seed']})",
+                "compare them separately",
             )
 
 
