@@ -1,22 +1,12 @@
-"""The tables of many_channels.md, from the stored facts of the data sets, the runs and the rivals."""
+"""The tables of many_channels.md, from the stored facts of the data sets."""
 
 import json
-from collections import defaultdict
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from performance_tables import table
 
-FOLDER = Path(__file__).resolve().parents[1] / "results" / "many_channels"
-SETS = FOLDER / "sets.json"
-# systems of the runs that stand beside the rivals, and their seeds
-NETWORKS = ("softmax", "toa-gated")
-SEEDS = 3
-RIVALS = ("seasonal-naive", "own-lags", "all-channels")
-
-# errors by data set and horizon, then by system
-Errors = dict[tuple[str, int], dict[str, float]]
+SETS = Path(__file__).resolve().parents[1] / "results" / "many_channels" / "sets.json"
 
 
 def read_sets() -> dict[str, Any]:
@@ -60,46 +50,3 @@ def sizes_table() -> str:
     head = ["data set", "windows per epoch", "softmax, M weights", "gated", "TOA-Gated and softmax-wide"]
     head += ["feed-forward width", "of softmax-wide", "softmax, TFLOP per epoch", "TOA-Gated", "softmax-wide"]
     return table(head, rows)
-
-
-def read_lines(name: str) -> list[dict[str, Any]]:
-    """The records of a file of results."""
-    return [json.loads(line) for line in (FOLDER / name).read_text(encoding="utf-8").splitlines()]
-
-
-def rival_errors() -> Errors:
-    """Test MSE of the rivals without a network, made by `python benchmarks/wide_rivals.py`."""
-    errors: Errors = defaultdict(dict)
-    for record in read_lines("rivals.jsonl"):
-        errors[record["dataset"], record["horizon"]][record["system"]] = record["metrics"]["mse"]
-    return errors
-
-
-def network_errors() -> Errors:
-    """Test MSE of the stored runs, mean over the seeds where all of them are there."""
-    runs: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for record in read_lines("runs.jsonl"):
-        config = record["config"]
-        system = config["attention"]["name"]
-        # softmax with as many weights as TOA-Gated has wider queries
-        if system in NETWORKS and config["attention"].get("qk_dim") is None and "mse" in record["metrics"]:
-            runs[config["dataset"], config["horizon"]][system].append(record["metrics"]["mse"])
-    return {
-        cell: {system: fmean(errors) for system, errors in systems.items() if len(errors) == SEEDS}
-        for cell, systems in runs.items()
-    }
-
-
-def rivals_table() -> str:
-    """Test MSE of rivals and networks by data set and horizon; the least is bold."""
-    networks = network_errors()
-    rows = []
-    for (dataset, horizon), rivals in rival_errors().items():
-        errors = rivals | networks.get((dataset, horizon), {})
-        best = min(errors.values())
-        cells = []
-        for system in (*RIVALS, *NETWORKS):
-            shown = f"{errors[system]:.4f}" if system in errors else ""
-            cells.append(f"**{shown}**" if errors.get(system) == best else shown)
-        rows.append([f"{dataset}, {horizon}", *cells])
-    return table(["data set, steps", *RIVALS, "softmax", "TOA-Gated"], rows)

@@ -48,7 +48,7 @@ from leaderboard_tables import (
     m3_table,
     scale_table,
 )
-from many_channels_tables import rivals_table, sets_table, sizes_table
+from many_channels_tables import sets_table, sizes_table
 from performance_tables import TABLES as PERFORMANCE
 from performance_tables import performance_table, speed_summary, table
 from reliability_tables import promise_table, reliability_table
@@ -101,7 +101,7 @@ def all_tables() -> dict[str, Callable[[], str]]:
     found |= {"two-axis": two_axis_table, "two-axis-96": partial(two_axis_table, "lookback=96")}
     found["duet-search"] = searched_duet_table
     found |= {"toa-two-axis": partial(recipe_table, "two-axis"), "two-axis-ablations": two_axis_ablations}
-    found |= {"wide-sets": sets_table, "wide-sizes": sizes_table, "wide-rivals": rivals_table, "efforts": efforts_table}
+    found |= {"wide-sets": sets_table, "wide-sizes": sizes_table, "efforts": efforts_table}
     found |= {"two-axis-accuracies": two_axis_accuracies, "two-axis-detection": two_axis_detection}
     for name in ("toa", "toa-unnormalised"):
         found[f"{name}-96"] = partial(setting_table, name, backbone="itransformer", horizon=96, datasets=RECIPE_SETS)

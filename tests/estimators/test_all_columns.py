@@ -7,9 +7,11 @@ import pandas as pd
 import pytest
 
 from tests.estimators.stages import only
+from tests.report.cases import read_page
 from tests.support import message
 from toa.estimators import Forecaster
 from toa.estimators.all_columns import ALL_COLUMNS, AllColumns
+from toa.estimators.column_pairs import strongest_pairs
 from toa.estimators.component_ridge import FEWEST_COLUMNS, TrainingRows, fit_component_ridge, own_places
 from toa.estimators.families import FAMILIES
 
@@ -151,3 +153,17 @@ def test_arrays_that_do_not_fit_one_another_are_refused(fitted):
     with pytest.raises(ValueError, match=message("all columns: back must have distances from 0 to")):
         family.load({**tensors, "back": tensors["back"] - 1}, facts, 1, 2)
     assert "columns" in FAMILIES
+
+
+def test_the_page_names_the_columns_that_help_others(fitted, tmp_path):
+    pairs = strongest_pairs(fitted.fitted_, most=3)
+    assert {(column, helper) for column, helper, _ in pairs} == {("c0", "c5"), ("c1", "c4"), ("c2", "c3")}
+    assert all(effect < -0.5 for _, _, effect in pairs)
+    page = read_page(fitted.page(tmp_path / "page.html", frame_of(led_columns(100))))
+    parts = next(section["parts"] for section in page["sections"] if "depends on" in section["title"])
+    assert any("by the method all columns (weight 1.00)" in part.get("text", "") for part in parts)
+    tables = [part["rows"] for part in parts if part["kind"] == "table"]
+    assert tables[0][0] == ["forecast of", "is helped by", "effect"]
+    assert tables[0][1][:2] in (["c0", "c5"], ["c1", "c4"], ["c2", "c3"])
+    narrow = Forecaster(2, season=1, effort="least").fit(frame_of(led_columns(300, 4)))
+    assert strongest_pairs(narrow.fitted_) == []
