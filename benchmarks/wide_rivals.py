@@ -13,7 +13,6 @@ is not computed again.
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -82,4 +81,4 @@ def key_of(record: dict[str, Any]) -> tuple[str, int, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

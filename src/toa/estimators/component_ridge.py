@@ -171,7 +171,7 @@ def fit_component_ridge(
     scores = stacked @ components  # (W, K)
     del stacked
     fit = _ColumnFits(parts, windows, back, scores, horizon)
-    compared = np.unique(np.linspace(0, columns - 1, _COMPARED_COLUMNS).astype(int))
+    compared = np.unique(np.linspace(0, columns - 1, _COMPARED_COLUMNS).astype(int)).tolist()
     first = fit.select(earlier)
     pooled = fit.pooled_map(compared, first)
     best = fit.choose(compared, first, pooled, _tried(scores.shape[1]))
