@@ -39,7 +39,7 @@ _BLOCK_VALUES = 8_000_000
 _COMPARED_SHARE = 0.2
 # a standard deviation below this share of the mean size is that of a constant column
 _CONSTANT = 1e-9
-# largest distance of a value from the last row in a file: so many rows are read
+# largest distance from the last row that a file may hold: it is the number of rows that are read
 _MOST_BACK = 100_000
 # arrays of a map in a file
 _ARRAYS = ("back", "row_components", "components", "own", "shared", "constant")
