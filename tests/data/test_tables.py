@@ -126,7 +126,6 @@ HEAD = "date,a,b\n2020-01-01,1,2\n"
         (HEAD + "2019-12-31,1,2\n", ("must be sorted by date", "2019-12-31", "after 2020-01-01", "data row 2")),
         (HEAD + "2020-01-01,1,2\n", ("each date once", "2020-01-01", "again at data row 2", "keep one row per date")),
         (HEAD + "2020-01-02,x,2\n", ("only numeric columns", "'x' in column 'a' at data row 2", "drop the column")),
-        ("date,a\n2020-01-01,True\n", ("only numeric columns", "'True' in column 'a'")),
         (HEAD + "2020-01-02,,2\n", ("no missing values", "1 in 'a'", "'ffill'", "'interpolate'")),
         (HEAD + "2020-01-02,1\n", ("no missing values", "1 in 'b'")),
         (

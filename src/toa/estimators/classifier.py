@@ -15,7 +15,7 @@ from torch import Tensor
 
 from toa._checks import check_at_least, check_count, check_finite, check_shape
 from toa._limits import check_unpacked
-from toa.data.columns import warn_of_misread
+from toa.data.columns import warn_of_misread, warn_of_single_cases
 from toa.data.frames import check_frequency, check_results, read_cases, to_native
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
@@ -95,7 +95,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
         time: In a frame, the column of times or steps.
         values: In a frame, the channels; None for all other columns.
         label: In a frame, the column of classes.
-        missing, day_first, time_zone, device, progress: As in `toa.Forecaster`.
+        missing, missing_values, day_first, time_zone, device, progress: As in `toa.Forecaster`.
         seed: Seed of the kernels, folds, weights, batches, dropout and SOR.
 
     Attributes:
@@ -148,6 +148,7 @@ class Classifier(ClassifierMixin, CaseNetwork):  # type: ignore[misc]
                 f"y must have a class with at least two cases, got {len(labels)} cases of as many classes; is it "
                 "continuous, a number to predict?"
             )
+        warn_of_single_cases(self.classes_.tolist(), np.bincount(codes).tolist())
         for names in (map(str, self.classes_), ("prediction",)):
             check_results(replace(panel, time_column=None), list(names))
         self.columns_ = panel.columns
