@@ -80,13 +80,11 @@ def as_matrices() -> None:
     """Attention applies structured operators of few tokens as matrices, as it does for users."""
 
 
-# sizes of estimators in quick tests. The kernels of the classifier take two minutes to compile on a new machine; few of
-# them are as fast in Python. Trees take most of the time of a fit.
-FEW: dict[str, dict[str, Any]] = {
-    "kernels": {"_FULL": (84, 16), "_REDUCED": (84, 4)},
-    "boosting": {"_TREES": 20},
-    "scorers": {"_TREES": 30},
-}
+# efforts of quick tests. The kernels of the classifier take two minutes to compile on a new machine; few of them are as
+# fast in Python. Trees take most of the time of a fit.
+FEW: dict[str, Any] = {"trees": 20, "kernels": 84, "kernel_groups": 16}
+# trees of the isolation forest
+FEW_FOREST_TREES = 30
 # effort of tests that need no network and no trees
 LEAST: dict[str, Any] = {"tree_windows": 0, "network_windows": 0, "networks": 0, "candidates": 0}
 # tests of no estimator, of the forest itself, and of the weight of trees
@@ -105,7 +103,8 @@ def register_least() -> None:
 
 def reduce_estimators() -> None:
     """Let estimators have few kernels, in Python, and few trees."""
-    from toa.estimators import boosting, kernels, scorers
+    from toa.estimators import kernels, scorers
+    from toa.estimators.effort import EFFORTS
 
     draw = kernels._draw
 
@@ -119,9 +118,9 @@ def reduce_estimators() -> None:
         return draw(*arguments)
 
     _patch.setattr(kernels, "_draw", draw_in_python)
-    for module in (kernels, boosting, scorers):
-        for name, value in FEW[module.__name__.rpartition(".")[2]].items():
-            _patch.setattr(module, name, value)
+    _patch.setattr(scorers, "_TREES", FEW_FOREST_TREES)
+    for name in EFFORTS:
+        _patch.setitem(EFFORTS, name, replace(EFFORTS[name], **FEW))
 
 
 @pytest.hookimpl(tryfirst=True)

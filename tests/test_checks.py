@@ -1,4 +1,6 @@
 import math
+import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -95,3 +97,52 @@ def test_good_values_pass(check, good) -> None:
 def test_bad_values_raise_with_name_rule_value_and_remedy(check, bad, text) -> None:
     with pytest.raises(ValueError, match=message(text)):
         check(*bad)
+
+
+def find_nothing(argument: checks.Argument) -> None:
+    return None
+
+
+def test_an_error_has_its_parts_and_their_text_in_python() -> None:
+    wanted = checks.Phrase("fit with ", checks.Argument("horizon", 7))
+    error = checks.ArgumentError("horizon", "be from 1 to 6", 7, "give less", wanted)
+    assert (str(error.name), error.rule, error.value) == ("horizon", "be from 1 to 6", "7")
+    assert error.remedy == "give less, or fit with horizon=7"
+    assert str(error) == "horizon must be from 1 to 6, got 7; give less, or fit with horizon=7."
+    assert str(checks.ArgumentError("y", "be there", "none", "is it complete?")).endswith("; is it complete?")
+
+
+def test_an_error_shows_options_and_no_remedy_without_one() -> None:
+    options = {"data": "--train", "missing": "--missing ffill"}
+    fill = checks.Phrase("fill them with ", checks.Argument("missing", "ffill"))
+    freq = checks.Phrase("give ", checks.Argument("freq"))
+    error = checks.ArgumentError(checks.part_of("data", "series 'a'"), "have all rows", "a gap", fill, freq)
+    shown = error.show(lambda argument: options.get(argument.name))
+    assert shown == "series 'a' of --train must have all rows, got a gap; fill them with --missing ffill."
+    assert error.show(find_nothing) == "series 'a' of data must have all rows, got a gap."
+
+
+def test_a_path_is_no_argument() -> None:
+    error = checks.ArgumentError(Path("seed"), "be a file", "a folder")
+    assert error.show(lambda argument: "--seed") == "seed must be a file, got a folder."
+
+
+def test_an_error_takes_another_name_of_an_argument_in_all_parts() -> None:
+    rule = checks.Phrase("be as long as ", checks.Argument("y"))
+    error = checks.ArgumentError(checks.part_of("X", "case 3"), rule, 5, checks.Phrase("cut ", checks.Argument("X")))
+    assert str(error.rename("X", "--test")) == "case 3 of --test must be as long as y, got 5; cut --test."
+    assert str(error) == "case 3 of X must be as long as y, got 5; cut X."
+
+
+def test_an_error_comes_whole_from_another_process() -> None:
+    remedy = checks.Phrase("give ", checks.Argument("id"))
+    error = pickle.loads(pickle.dumps(checks.ArgumentError("time", "rise", torch.zeros(1), remedy)))  # noqa: S301
+    assert (str(error), str(error.name)) == ("time must rise, got tensor([0.]); give id.", "time")
+    assert error.show(find_nothing) == "time must rise, got tensor([0.])."
+
+
+def test_a_warning_shows_the_options_of_a_nested_error() -> None:
+    error = checks.ArgumentError("interval", "have windows", 3, checks.Phrase("raise ", checks.Argument("share")))
+    warning = checks.ArgumentWarning("no interval: ", error)
+    assert str(warning) == "no interval: interval must have windows, got 3; raise share."
+    assert warning.phrase.show(find_nothing) == "no interval: interval must have windows, got 3."

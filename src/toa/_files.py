@@ -20,6 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from toa._checks import ArgumentError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -78,7 +80,7 @@ def check_replaceable(path: Path) -> None:
         return
     if not path.is_file():
         found = "folder; add a file name" if path.is_dir() else "device or a pipe; name a file"
-        raise ValueError(f"{path} must be a file to write, got a {found}.")
+        raise ArgumentError(path, "be a file to write", f"a {found}")
     for descriptor in (1, 2):
         with suppress(OSError):
             if os.path.samestat(path.stat(), os.fstat(descriptor)):
@@ -99,7 +101,9 @@ def check_writable(folder: Path) -> None:
         # a file without a name: a killed process leaves nothing
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise ValueError(f"{folder} must be a folder that can be written to, got: {error}; choose another.") from None
+        raise ArgumentError(
+            folder, "be a folder that can be written to", f"an error: {error}", "choose another"
+        ) from None
 
 
 def ending_of(path: Path) -> str:
@@ -113,7 +117,7 @@ def check_ending(path: Path) -> None:
     binary = ending in _PACKAGES
     if ending not in _TABLES or (binary and path.suffix == ".gz"):
         endings = ", ".join(suffix for suffix in _TABLES if suffix)
-        raise ValueError(f"a table must be written to a file that ends in {endings}, got {path.name!r}.")
+        raise ArgumentError("a table", f"be written to a file that ends in {endings}", repr(path.name))
     if binary and find_spec(_PACKAGES[ending]) is None:
         raise missing_package(path, "write")
 
@@ -133,9 +137,9 @@ def parse_json(text: str | bytes, where: str) -> Any:
     try:
         return json.loads(text, parse_int=_parse_integer)
     except RecursionError:
-        raise ValueError(f"{where} must be JSON with few levels, got one nested too deeply; delete it.") from None
+        raise ArgumentError(where, "be JSON with few levels", "one nested too deeply", "delete it") from None
     except ValueError as error:
-        raise ValueError(f"{where} must be valid JSON, got: {error}; is the file complete?") from None
+        raise ArgumentError(where, "be valid JSON", f"an error: {error}", "is the file complete?") from None
 
 
 def seal(content: Mapping[str, Any], tensors: "Mapping[str, Tensor] | None" = None) -> dict[str, Any]:
@@ -164,9 +168,11 @@ def unseal(
         if not similar and not whole:
             return plain, False
     if stated != _digest(plain, tensors or {}):
-        raise ValueError(
-            f"{where} must have the content that its checksum states, got an edited or damaged file; restore or copy "
-            "it again, or delete it."
+        raise ArgumentError(
+            where,
+            "have the content that its checksum states",
+            "an edited or damaged file",
+            "restore or copy it again, or delete it",
         )
     return plain, True
 

@@ -137,9 +137,12 @@ def _boosted_forecaster(path: Path) -> None:
 
 def _detector(path: Path) -> None:
     found = AnomalyDetector(window=8, epochs=1, settings=_SMALL).fit(_rows(100))
-    assert found.choice_ is not None
+    combination = found.choice_
+    assert combination is not None
     # all methods, whatever the data would choose
-    found.choice_ = replace(found.choice_, tails=dict.fromkeys((*found.scorers_, "toa"), found.choice_.tails["pca"]))
+    tails = dict.fromkeys((*found.scorers_, "toa"), combination.tails["pca"])
+    score = replace(found.fitted_.score, combination=replace(combination, tails=tails))
+    found.fitted_ = replace(found.fitted_, score=score)
     found.save(path)
 
 
@@ -158,8 +161,10 @@ def _cases() -> tuple[np.ndarray, np.ndarray]:
 
 def _classifier(path: Path) -> None:
     found = Classifier(epochs=1, settings=_SMALL | {"instance_norm": False}).fit(*_cases())
-    names = tuple(found.heads_)
-    found.stack_ = Stack(weights=dict.fromkeys(names, 1 / len(names)), factor=1.0, accuracies={"stack": 1.0})
+    # all linear members, whatever the data would choose
+    names = tuple(found.fitted_.ridge)
+    stack = Stack(weights=dict.fromkeys(names, 1 / len(names)), factor=1.0, accuracies={"stack": 1.0})
+    found.fitted_ = replace(found.fitted_, stack=stack)
     found.save(path)
 
 

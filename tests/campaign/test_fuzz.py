@@ -38,5 +38,5 @@ def test_damage_in_the_name_of_the_checksum_and_in_the_content_is_noticed():
 
 def test_an_integer_of_many_digits_is_refused():
     """No conversion of it to a float is tried, which would raise OverflowError."""
-    with pytest.raises(ValueError, match="x must be valid JSON, got: an integer of 400 digits"):
+    with pytest.raises(ValueError, match="x must be valid JSON, got an error: an integer of 400 digits"):
         parse_json('{"seed": ' + "9" * 400 + "}", "x")

@@ -198,7 +198,7 @@ def test_detect_exits_with_one_line_on_wrong_options(tmp_path, monkeypatch, name
 def test_detect_refuses_a_time_column_with_the_name_of_a_result_before_training(tmp_path):
     code, text = call("detect", write(sensors().rename(columns={"date": "start"}), tmp_path / "own.csv"))
     assert code == 2
-    assert "must not name its id or time column 'start', as a result is named; rename it." in text
+    assert "must have other names of its id and time columns than a result has, got 'start'; rename it." in text
 
 
 @pytest.mark.parametrize("name", ["column", "rows", "row"])
@@ -298,7 +298,7 @@ def test_detect_offers_a_new_column_of_zeros_and_ones_as_labels(tmp_path):
     code, text = call("detect", write(spiked(), tmp_path / "own.csv"), *words)
     assert code == 2
     assert "got a new one, 'broken'" in text
-    assert "or fit again; if 'broken' marks known anomalies, give --label broken." in text
+    assert "or fit again, or give --label broken, if it marks known anomalies." in text
     code, text = call("detect", write(sensors(c=2), tmp_path / "own.csv"), *words)
     assert code == 2
     assert "--label" not in text
@@ -306,7 +306,7 @@ def test_detect_offers_a_new_column_of_zeros_and_ones_as_labels(tmp_path):
     sensors().assign(**{"2025": 0}).rename(columns={"2025": 2025}).to_excel(tmp_path / "own.xlsx", index=False)
     code, text = call("detect", tmp_path / "own.xlsx", *words)
     assert code == 2
-    assert "if '2025' marks known anomalies, give --label 2025." in text
+    assert "give --label 2025, if it marks known anomalies." in text
     code, text = call("detect", tmp_path / "own.xlsx", *words, "--label", "2025")
     assert code == 0, text
 
@@ -370,7 +370,7 @@ def test_classify_asks_for_the_ids_of_rows_and_writes_them(tmp_path):
     named = write(cases().assign(who=list("abcdefgh")), tmp_path / "named.csv")
     code, text = call("classify", named, "--label", "kind", "--save", tmp_path / "m.toa", *SMALL)
     assert code == 2
-    assert "got 'a' in column 'who' at data row 1; give --id, if the column names the cases, drop it" in text
+    assert "got 'a' in column 'who' at data row 1; give --id, if the column names the cases, or drop it" in text
 
 
 BAD_CLASSIFY = {
@@ -496,8 +496,8 @@ AT_ONCE = {
     "explain none.toa": "No such file: none.toa.",
     "forecast own.csv --horizon 3 --interval 80": "--interval must lie in (0, 1), got 80",
     "forecast own.csv --horizon 3 --covariate promo": "--future must have the covariate 'promo'",
-    "forecast own.csv --horizon 3 --out x.xls": "--out: a table must be written to a file that ends in .csv",
-    "detect own.csv --events x.pkl": "--events: a table must be written to a file that ends in .csv",
+    "forecast own.csv --horizon 3 --out x.xls": "--out must be written to a file that ends in .csv",
+    "detect own.csv --events x.pkl": "--events must be written to a file that ends in .csv",
     "detect own.csv --contamination 5": "--contamination must lie in (0, 1), got 5",
     "detect own.csv --alarms-per-day 1": "--alarms-per-day must be left out with --threshold quantile, which does",
     "detect own.csv --threshold budget --contamination 0.01": "--contamination must be left out with --threshold",

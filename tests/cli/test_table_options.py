@@ -36,7 +36,7 @@ def test_a_command_names_codes_and_takes_them_as_missing(gaps, tmp_path) -> None
     code, text = call("forecast", gaps, "--horizon", 2, "--out", out, *QUICK)
     assert code == 0
     assert "-9999 in column 'y' (2 times)" in text
-    assert "--missing-values" in text
+    assert "--missing-values -9999 if" in text
     marked = ("--missing-values", -9999, "--missing", "interpolate")
     code, text = call("forecast", gaps, "--horizon", 2, "--out", out, "--test", 0.4, *marked, *QUICK)
     assert code == 0

@@ -2,6 +2,7 @@ import ast
 import io
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ import typer
 from rich.console import Console
 
 from tests.support import ROOT
+from toa._checks import Argument, ArgumentError, ArgumentWarning, Phrase, part_of
 from toa._console import is_first, make_console, show_epochs
 from toa.cli import app
 from toa.cli.plugins import subcommands
-from toa.cli.terminal import CHOICES, HELP, clear_errors, in_shell_words, list_choices
+from toa.cli.terminal import CHOICES, HELP, clear_errors, find_option, in_shell_words, list_choices
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,39 @@ def test_arguments_become_options_but_folders_keep_their_names(message, shown):
     command = typer.main.get_command(app)
     params = command.commands["forecast"].params  # type: ignore[attr-defined]
     assert in_shell_words(message, params) == shown
+
+
+@pytest.mark.parametrize(
+    ("command", "argument", "option"),
+    [
+        ("forecast", Argument("missing", "ffill"), "--missing ffill"),
+        ("forecast", Argument("data"), "DATA"),
+        ("forecast", Argument("values", "my load"), "--value 'my load'"),
+        ("forecast", Argument("quantiles[1]"), "--quantile"),
+        ("forecast", Argument("day_first", True), "--day-first"),
+        ("forecast", Argument("day_first", False), "--month-first"),
+        ("forecast", Argument("test_size"), "--test"),
+        ("forecast", Argument("validation_share"), None),
+        ("classify", Argument("X"), "DATA"),
+        ("classify", Argument("freq"), None),
+        ("run", Argument("num_nodes", 2), "--num-nodes 2"),
+    ],
+)
+def test_an_argument_is_shown_as_the_option_of_the_command(command, argument, option):
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert find_option(commands[command].params, argument) == option
+
+
+@pytest.mark.filterwarnings("always")
+def test_an_error_and_a_warning_are_printed_with_options(capsys):
+    params = typer.main.get_command(app).commands["forecast"].params  # type: ignore[attr-defined]
+    give = Phrase("give ", Argument("id"))
+    with clear_errors(params):
+        warnings.warn(ArgumentWarning("a time may be meant; ", give, "."), stacklevel=1)
+    assert capsys.readouterr().err == "warning: a time may be meant; give --id.\n"
+    with pytest.raises(typer.Exit), clear_errors(params):
+        raise ArgumentError(part_of("data", "series 3"), "have rows", "none", give, Phrase("give ", Argument("y")))
+    assert capsys.readouterr().err == "error: series 3 of DATA must have rows, got none; give --id.\n"
 
 
 def test_an_error_is_printed_in_one_line(capsys):

@@ -299,9 +299,9 @@ def test_a_long_reason_is_cut_at_a_word(tmp_path):
     path = tmp_path / ("x" * 100) / "a.parquet"
     path.parent.mkdir()
     path.write_text("no parquet " * 20)
-    with pytest.raises(ValueError, match=r"got: .*( …|parquet file); write it again\.$") as caught:
+    with pytest.raises(ValueError, match=r"got an error: .*( …|parquet file); write it again\.$") as caught:
         read_frame(path)
-    reason = str(caught.value).partition("got: ")[2].removesuffix("; write it again.")
+    reason = str(caught.value).partition("got an error: ")[2].removesuffix("; write it again.")
     assert set(reason.split()) - {"…"} <= set(str(caught.value.__cause__).replace("file.", "file").split())
 
 

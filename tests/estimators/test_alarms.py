@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from toa.estimators.alarms import alarm_runs, choose_threshold, describe_channels, find_events
+from toa.estimators.alarms import EVERY_ROW, AlarmRule, alarm_runs, describe_channels, find_events
+from toa.estimators.thresholds import choose_threshold
 
 
 def flags(text: str) -> np.ndarray:
@@ -13,19 +14,19 @@ def spans(runs) -> list[tuple[int, int]]:
 
 
 def test_short_alarms_are_dropped_and_close_ones_merged():
-    found = flags("0110100110000110")
-    assert spans(alarm_runs(found, 1, 0)) == [(1, 3), (4, 5), (7, 9), (13, 15)]
-    assert spans(alarm_runs(found, 2, 0)) == [(1, 3), (7, 9), (13, 15)]
-    assert spans(alarm_runs(found, 2, 4)) == [(1, 15)]
-    assert spans(alarm_runs(found, 1, 2)) == [(1, 9), (13, 15)]
-    assert spans(alarm_runs(found, 1, 1)) == [(1, 5), (7, 9), (13, 15)]
-    assert spans(alarm_runs(found, 3, 9)) == []
+    rows = flags("0110100110000110")
+    assert spans(alarm_runs(rows, AlarmRule(1, 0))) == [(1, 3), (4, 5), (7, 9), (13, 15)]
+    assert spans(alarm_runs(rows, AlarmRule(2, 0))) == [(1, 3), (7, 9), (13, 15)]
+    assert spans(alarm_runs(rows, AlarmRule(2, 4))) == [(1, 15)]
+    assert spans(alarm_runs(rows, AlarmRule(1, 2))) == [(1, 9), (13, 15)]
+    assert spans(alarm_runs(rows, AlarmRule(1, 1))) == [(1, 5), (7, 9), (13, 15)]
+    assert spans(alarm_runs(rows, AlarmRule(3, 9))) == []
 
 
 def test_an_event_has_its_peak_severity_and_channels():
     parts = np.zeros((20, 3))
     parts[5:8] = [[1.0, 3.0, 0.0], [2.0, 8.0, 0.0], [0.0, 5.0, 0.0]]
-    (event,) = find_events(parts, 2.0, min_length=1, cool_down=0)
+    (event,) = find_events(parts, 2.0, EVERY_ROW)
     assert (event.start, event.stop, event.peak, event.severity) == (5, 8, 6, 5.0)
     assert event.shares.tolist() == pytest.approx([3 / 19, 16 / 19, 0.0])
     assert describe_channels(event.shares, ["x", "flow", "y"]) == "flow 84 %, x 16 %"
@@ -49,8 +50,8 @@ def test_the_rule_extreme_value_extrapolates_beyond_the_rows():
 
 def test_the_rule_budget_gives_at_most_so_many_events():
     scores = np.random.default_rng(1).random(5000)
-    threshold = choose_threshold("budget", [scores], contamination=0.01, alarms=7, min_length=1, cool_down=3)
-    count = len(alarm_runs(scores > threshold, 1, 3).starts)
+    threshold = choose_threshold("budget", [scores], contamination=0.01, events=7, alarms=AlarmRule(cool_down=3))
+    count = len(alarm_runs(scores > threshold, AlarmRule(cool_down=3)).starts)
     assert 4 <= count <= 7
     lower = np.quantile(scores, (scores < threshold).mean() - 0.004)
-    assert len(alarm_runs(scores > lower, 1, 3).starts) > 7
+    assert len(alarm_runs(scores > lower, AlarmRule(cool_down=3)).starts) > 7

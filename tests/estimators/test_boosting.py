@@ -10,6 +10,8 @@ from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.boosting import BoostedTrees, _scaled
 from toa.estimators.origins import RollingOrigins
 
+TREES = 20
+
 
 def histories(count: int = 12) -> np.ndarray:
     return align_histories([wave(90 + one, level=10.0 * one, seed=one) for one in range(count)])
@@ -18,7 +20,7 @@ def histories(count: int = 12) -> np.ndarray:
 @pytest.fixture(scope="module")
 def model() -> BoostedTrees:
     # without the six rows that are forecast
-    found = BoostedTrees.fit(histories()[:, :-6], season=PERIOD, lookback=3 * PERIOD)
+    found = BoostedTrees.fit(histories()[:, :-6], season=PERIOD, lookback=3 * PERIOD, trees=TREES)
     assert found is not None
     return found
 
@@ -35,7 +37,7 @@ def test_the_arrays_are_the_trees_of_scikit_learn(monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(sklearn.ensemble, "HistGradientBoostingRegressor", make)
-    found = BoostedTrees.fit(histories(), season=PERIOD, lookback=3 * PERIOD)
+    found = BoostedTrees.fit(histories(), season=PERIOD, lookback=3 * PERIOD, trees=TREES)
     assert found is not None
     inputs = np.random.default_rng(0).normal(size=(200, found.lags))
     inputs[::3, :5] = np.nan
@@ -70,13 +72,13 @@ def test_a_small_fit_has_one_thread_and_takes_any_seed(monkeypatch):
         return plain(self, *arguments)
 
     monkeypatch.setattr(sklearn.ensemble.HistGradientBoostingRegressor, "fit", fit)
-    assert BoostedTrees.fit(histories(2), season=PERIOD, lookback=PERIOD, seed=2**40) is not None
+    assert BoostedTrees.fit(histories(2), season=PERIOD, lookback=PERIOD, seed=2**40, trees=TREES) is not None
     assert threads == [{1}]
 
 
 def test_short_series_have_fewer_lags_or_no_model():
     short = align_histories([wave(9, seed=one) for one in range(5)])
-    found = BoostedTrees.fit(short, season=1, lookback=104)
+    found = BoostedTrees.fit(short, season=1, lookback=104, trees=TREES)
     assert found is not None
     assert found.lags < 9
     assert np.isfinite(found.predict(short, 4)).all()
@@ -91,7 +93,7 @@ def test_forecasts_of_a_short_series_do_not_grow_without_bound():
     waves = sizes * np.sin(2 * np.pi * (steps + 3 * sizes) / 24) + np.sin(2 * np.pi * steps / 168) / 2 + noise
     # less than one season of the second series
     histories = align_histories([waves[0], waves[1][-20:], waves[2]])
-    found = BoostedTrees.fit(histories, season=24, lookback=168, seed=0)
+    found = BoostedTrees.fit(histories, season=24, lookback=168, seed=0, trees=TREES)
     assert found is not None
     # without a bound far more than ten times the range of the series
     assert np.abs(found.predict(histories, 24)[1] - waves[1][-1]).max() < np.ptp(waves[1])
@@ -99,7 +101,7 @@ def test_forecasts_of_a_short_series_do_not_grow_without_bound():
 
 def test_the_forecast_of_a_long_series_may_grow():
     growing = 1.05 ** np.arange(160)[None] * (1 + 0.01 * np.sin(np.arange(160)))
-    found = BoostedTrees.fit(growing[:, :120], season=1, lookback=12, seed=0)
+    found = BoostedTrees.fit(growing[:, :120], season=1, lookback=12, seed=0, trees=TREES)
     assert found is not None
     error = np.abs(found.predict(growing[:, :120], 40) / growing[:, 120:] - 1).mean()
     # 0.09 with the bound of short series

@@ -100,7 +100,7 @@ def test_a_backtest_has_the_forecasts_of_predict_and_stands_beside_baselines(fit
 
 def test_a_backtest_compares_with_the_trees_and_says_what_is_equal() -> None:
     fitted = auto(epochs=1).fit(wide(300)[:240])
-    trees = fit_trees(np.asarray(wave(240))[None], PERIOD, 6)
+    trees = fit_trees(np.asarray(wave(240))[None], PERIOD, 6, trees=20)
     assert trees is not None
     weights = {"seasonal naive": 1.0}
     ensemble = replace(fitted.choice_.ensemble, fitted={TREES: FittedTrees(trees, 6)}, weights=weights)

@@ -1,4 +1,3 @@
-import copy
 import re
 import time
 from contextlib import nullcontext
@@ -20,7 +19,9 @@ from tests.support import message
 from toa.data.frames import read_cases
 from toa.estimators import kernels
 from toa.estimators.base import save_file
+from toa.estimators.case_network import NetworkMember, network_folds
 from toa.estimators.classifier import Classifier
+from toa.estimators.classifier_fitting import FitStopped
 from toa.estimators.kernels import FEATURES
 from toa.estimators.pages import interval_text
 from toa.training.loop import TrainingStopped
@@ -52,6 +53,13 @@ def long_frame(X: np.ndarray, y: np.ndarray) -> pd.DataFrame:
 
 def make(**options) -> Classifier:
     return Classifier(**{"model": "toa", "epochs": 15, "learning_rate": 5e-3, "settings": SMALL, **options})
+
+
+def with_fitted(model: Classifier, **changes) -> Classifier:
+    """A classifier whose fitted value has other fields."""
+    other = clone(model)
+    other.fitted_ = replace(model.fitted_, **changes)
+    return other
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +97,10 @@ def test_probabilities_belong_to_the_predictions(fitted):
 
 def test_the_accuracy_has_an_interval_that_is_saved(fitted, tmp_path):
     """Wilson's: the accuracies whose distance from the stated one is at most 1.96 of their standard deviations."""
-    model = copy.copy(fitted)
-    model.validation_ = 0.75
-    low, high = model.validation_interval_
+    model = with_fitted(fitted, validation=0.75)
+    interval = model.validation_interval_
+    assert interval is not None
+    low, high = interval
     for bound in (low, high):
         deviation = np.sqrt(bound * (1 - bound) / 60)
         assert abs(0.75 - bound) == pytest.approx(1.96 * deviation, rel=1e-3)
@@ -100,19 +109,16 @@ def test_the_accuracy_has_an_interval_that_is_saved(fitted, tmp_path):
 
 
 def test_the_interval_says_what_it_does_not_cover(fitted):
-    model = copy.copy(fitted)
-    model.validation_ = 0.75
-    assert interval_text(model) == "95 % interval 0.628 to 0.842, only for new cases of the same source"
-    model.cases_ = 12
-    assert interval_text(model).endswith("of the same source; 12 cases are too few to rely on it")
-    model.validation_ = None
-    assert not interval_text(model)
+    known = with_fitted(fitted, validation=0.75)
+    assert interval_text(known) == "95 % interval 0.628 to 0.842, only for new cases of the same source"
+    few = with_fitted(fitted, validation=0.75, schema=replace(fitted.fitted_.schema, count=12))
+    assert interval_text(few).endswith("of the same source; 12 cases are too few to rely on it")
+    assert not interval_text(with_fitted(fitted, validation=None))
 
 
 @pytest.mark.parametrize("cases", [-3, 2.5, "60", None, True, 61, 10**12])
 def test_a_file_with_a_wrong_number_of_cases_is_refused(fitted, tmp_path, cases):
-    model = copy.copy(fitted)
-    model.validation_, model.cases_ = 0.75, cases
+    model = with_fitted(fitted, validation=0.75, schema=replace(fitted.fitted_.schema, count=cases))
     model.save(tmp_path / "model.toa")
     with pytest.raises(ValueError, match=message("model.toa must hold a complete classifier", "cases must be")):
         Classifier.load(tmp_path / "model.toa")
@@ -120,8 +126,7 @@ def test_a_file_with_a_wrong_number_of_cases_is_refused(fitted, tmp_path, cases)
 
 @pytest.mark.parametrize("share", [-0.5, 1.5, float("nan")])
 def test_a_file_with_an_accuracy_that_is_no_share_is_refused(fitted, tmp_path, share):
-    model = copy.copy(fitted)
-    model.validation_ = share
+    model = with_fitted(fitted, validation=share)
     model.save(tmp_path / "model.toa")
     with pytest.raises(ValueError, match=message("model.toa must hold a complete classifier", "accuracy")):
         Classifier.load(tmp_path / "model.toa")
@@ -420,8 +425,8 @@ def stacked() -> Classifier:
     assert sum(model.weights_.values()) == pytest.approx(1.0)
     # so that every member is needed
     assert model.stack_ is not None
-    model.stack_ = replace(model.stack_, weights={"kernels": 0.5, "statistics": 0.25, "toa": 0.25})
-    return model
+    stack = replace(model.stack_, weights={"kernels": 0.5, "statistics": 0.25, "toa": 0.25})
+    return with_fitted(model, stack=stack)
 
 
 def test_the_default_weights_kernels_statistics_and_the_network(stacked, tmp_path):
@@ -546,6 +551,7 @@ def test_a_stack_whose_file_was_changed_is_refused(stacked, tmp_path):
         "channels": ({}, {"columns": ["a", "b", "c"]}),
         "folds": ({}, {"folds": 10**9}),
         "patch": ({}, {"architecture_": {**fitted["architecture_"], "patch": 0}}),
+        "network": ({}, {"folds": 0, "architecture_": {**fitted["architecture_"], "backbone": None}}),
     }
     for name, changed in changes.items():
         path = tmp_path / f"{name}.toa"
@@ -572,22 +578,24 @@ def test_the_network_is_left_out_without_cases_errors_or_time(tmp_path):
 
 
 def test_the_time_limit_is_without_the_compilation_and_shared_by_the_candidates(monkeypatch):
-    late, given = [0.0], []
-    draw, train = kernels._draw, Classifier._train_candidate
+    late = [0.0]
+    trained = []
+    draw = kernels._draw
+    train = NetworkMember.fit
 
     def compile_first(*arguments):
         late[0] = late[0] or 1e4
         return draw(*arguments)
 
-    def take_most(self, panel, codes, folds):
-        given.append(self.architecture_["settings"])
+    def take_most(self, training):
+        trained.append(self.architecture)
         late[0] += 600.0
-        return train(self, panel, codes, folds)
+        return train(self, training)
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late[0])
     monkeypatch.setattr("toa.estimators.effort.time", clock)
     monkeypatch.setattr(kernels, "_draw", compile_first)
-    monkeypatch.setattr(Classifier, "_train_candidate", take_most)
+    monkeypatch.setattr(NetworkMember, "fit", take_most)
     kernels.compile_kernels.cache_clear()
     X, y = signals(24)
     y[3] = 1 - y[3]
@@ -596,18 +604,19 @@ def test_the_time_limit_is_without_the_compilation_and_shared_by_the_candidates(
     assert model.architecture_["backbone"] == "transformer"
     assert model.no_network_ is None
     assert model.truncated_ == ("network 2",)
-    assert len(given) == 1
+    assert len(trained) == 1
 
 
 def test_the_only_case_of_a_class_is_held_out_once():
     X, y = signals(25)
     y[24] = 2
-    model = make(epochs=1).fit(X, y)
+    with pytest.warns(UserWarning, match="classes with one case: 2"):
+        model = make(epochs=1).fit(X, y)
     assert model.predict_proba(X).shape == (25, 3)
-    folds = model._folds(y)
+    folds = network_folds(y, model.validation_share, model.seed)
     assert folds is not None
     assert set(folds) == set(range(5))
-    assert model.folds_ == 5
+    assert model.fitted_.require_network().folds == 5
 
 
 @pytest.mark.slow
@@ -619,31 +628,53 @@ def test_no_model_that_validates_the_only_case_of_a_class_has_seen_its_class():
     assert alone.validation_ <= 24 / 25
 
 
-def test_a_better_candidate_is_kept_when_the_next_one_is_stopped(monkeypatch):
+@pytest.fixture
+def stopped_at_the_second(monkeypatch):
+    """The second network of a fit is stopped at once; a list of all that were begun."""
+    begun = []
+    train = NetworkMember.fit
+
+    def stop(self, training):
+        begun.append(self.architecture)
+        if len(begun) == 2:
+            raise TrainingStopped("stopped")
+        return train(self, training)
+
+    monkeypatch.setattr(NetworkMember, "fit", stop)
+    return begun
+
+
+def test_a_stopped_fit_hands_over_its_best_classifier_and_changes_nothing(stopped_at_the_second):
     X, y = signals(24)
     y[3] = 1 - y[3]
-    calls = []
-    train = Classifier._train_candidate
-
-    def stop(self, *arguments):
-        calls.append(self.architecture_)
-        if len(calls) == 2:
-            raise TrainingStopped("stopped")
-        return train(self, *arguments)
-
-    monkeypatch.setattr(Classifier, "_train_candidate", stop)
     model = make(model="auto", epochs=2, effort="thorough")
-    with pytest.raises(TrainingStopped):
+    with pytest.raises(FitStopped, match="stopped") as stop:
         model.fit(X, y)
-    assert model.architecture_ == calls[0]
-    assert model.stack_ is not None
-    assert "toa" in model.stack_.accuracies
-    assert model.predict(X).shape == (24,)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    best = stop.value.fitted
+    assert best is not None
+    assert best.architecture == stopped_at_the_second[0]
+    assert best.stack is not None
+    assert "toa" in best.stack.accuracies
+    assert best.probabilities(read_cases(X)).shape == (24, 2)
+
+
+def test_a_stopped_or_failed_fit_leaves_a_fitted_classifier_as_it_was(fitted, stopped_at_the_second):
+    X, y = signals(24)
+    y[3] = 1 - y[3]
+    model = with_fitted(fitted).set_params(model="auto", epochs=1, effort="thorough")
+    with pytest.raises(FitStopped):
+        model.fit(X, y)
+    assert model.classes_.tolist() == fitted.classes_.tolist()
+    with pytest.raises(ValueError, match="at least two classes"):
+        model.fit(X, np.zeros(24))
+    assert np.array_equal(model.predict_proba(X), fitted.predict_proba(X))
 
 
 def test_wrong_models_settings_and_limits_are_rejected_before_anything_is_fitted(monkeypatch):
     fitted: list[object] = []
-    monkeypatch.setattr(Classifier, "_fit_stack", lambda *_: fitted.append(1))
+    monkeypatch.setattr("toa.estimators.classifier.fit_classifier", lambda *_: fitted.append(1))
     X, y = signals(4)
     with pytest.raises(ValueError, match=message("unknown model 'rocket'; known: auto, toa")):
         make(model="rocket").fit(X, y)

@@ -51,19 +51,20 @@ def fit(**others: list[np.ndarray]) -> Combination:
 
 
 def test_other_methods_join_only_if_they_find_injected_anomalies():
-    found = fit()
-    assert set(found.weights) == {"z-score", "pca", "isolation forest"}
-    assert sum(found.weights.values()) == pytest.approx(1.0)
-    assert found.precision["combination"] > found.precision["z-score"] > found.precision["pca"]
+    combination = fit()
+    assert set(combination.weights) == {"z-score", "pca", "isolation forest"}
+    assert sum(combination.weights.values()) == pytest.approx(1.0)
+    precision = combination.precision
+    assert precision["combination"] > precision["z-score"] > precision["pca"]
     useless = [np.random.default_rng(5).random(2000)]
     assert "sub-sequence pca" not in fit(**{"sub-sequence pca": useless}).weights
 
 
 def test_rows_that_are_too_few_for_an_injection_use_the_first_methods():
     held = noise(WINDOW)
-    found = Combination.fit(scores(held), scores(held), [np.zeros(WINDOW, dtype=bool)], WINDOW)
-    assert set(found.weights) == {"z-score", "pca"}
-    assert found.precision == {}
+    combination = Combination.fit(scores(held), scores(held), [np.zeros(WINDOW, dtype=bool)], WINDOW)
+    assert set(combination.weights) == {"z-score", "pca"}
+    assert combination.precision == {}
 
 
 def test_a_lasting_shift_scores_higher_than_its_rows_alone_and_an_alarm_stays_near_it():

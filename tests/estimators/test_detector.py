@@ -1,4 +1,5 @@
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -15,8 +16,10 @@ from toa.estimators.combination import inject_anomalies
 from toa.estimators.detector import MODELS, AnomalyDetector
 from toa.estimators.scorers import SCORERS
 from toa.estimators.sizes import choose_stride
+from toa.estimators.thresholds import Thresholds
 
-ROWS, WINDOW = 240, 12
+ROWS = 240
+WINDOW = 12
 
 
 def waves(rows: int = ROWS, seed: int = 0) -> np.ndarray:
@@ -133,7 +136,7 @@ def test_anomalies_in_the_rows_of_fit_are_found_wherever_they_are(at):
 
 def test_a_stream_flags_nothing_before_it_has_a_window_of_rows():
     detector = make(epochs=1).fit(waves(200))
-    detector.stream_threshold_ = -1.0
+    detector.fitted_ = replace(detector.fitted_, thresholds=Thresholds(rows=1.0, stream=-1.0))
     flags = [detector.detect(row)["anomaly"].tolist() for row in (waves(5), waves(205)[5:])]
     assert flags == [[0] * 5, [0] * (detector.window_ - 5) + [1] * (200 - detector.window_ + 5)]
 
@@ -141,10 +144,10 @@ def test_a_stream_flags_nothing_before_it_has_a_window_of_rows():
 def test_the_result_of_a_frame_is_a_frame_with_its_times(framed):
     values, _ = spiked()
     frame = table(values, start="2025-01-01")
-    found = framed.predict(frame)
-    assert list(found.columns) == ["when", "score", "anomaly"]
-    assert (found["when"] == frame["when"]).all()
-    assert np.allclose(found["score"], framed.scores(frame)["score"])
+    result = framed.predict(frame)
+    assert list(result.columns) == ["when", "score", "anomaly"]
+    assert (result["when"] == frame["when"]).all()
+    assert np.allclose(result["score"], framed.scores(frame)["score"])
     indexed = framed.predict(frame.set_index("when"))
     assert isinstance(indexed.index, pd.DatetimeIndex)
     assert framed.score(frame, spiked()[1]) >= 0.0
@@ -154,10 +157,10 @@ def test_the_result_of_a_polars_frame_is_one(framed):
     import polars
 
     frame = table(spiked()[0])
-    found = framed.predict(polars.from_pandas(frame))
-    assert isinstance(found, polars.DataFrame)
-    assert found["when"].to_list() == frame["when"].to_list()
-    assert np.allclose(found["score"].to_numpy(), framed.scores(frame)["score"])
+    result = framed.predict(polars.from_pandas(frame))
+    assert isinstance(result, polars.DataFrame)
+    assert result["when"].to_list() == frame["when"].to_list()
+    assert np.allclose(result["score"].to_numpy(), framed.scores(frame)["score"])
 
 
 def test_the_order_of_columns_does_not_matter(framed):
@@ -167,28 +170,28 @@ def test_the_order_of_columns_does_not_matter(framed):
 
 def test_series_of_one_table_are_scored_separately_in_row_order(grouped):
     frame = machines(40)
-    found = grouped.predict(frame)
-    assert (found["machine"] == frame["machine"]).all()
-    assert (found["when"] == frame["when"]).all()
+    result = grouped.predict(frame)
+    assert (result["machine"] == frame["machine"]).all()
+    assert (result["when"] == frame["when"]).all()
     for name in ("m1", "m2"):
         alone = grouped.scores(frame[frame["machine"] == name])
-        assert np.allclose(alone["score"], found.loc[found["machine"] == name, "score"])
+        assert np.allclose(alone["score"], result.loc[result["machine"] == name, "score"])
     # each id has a scale of its own
     assert grouped.scalers_["m2"].std[0] > 100 * grouped.scalers_["m1"].std[0]
 
 
 def test_the_result_of_a_list_of_arrays_is_a_list():
     detector = make(epochs=1).fit([waves(60), waves(40, 1)])
-    found = detector.predict([waves(30), waves(20, 1)])
-    assert [len(one) for one in found] == [30, 20]
+    result = detector.predict([waves(30), waves(20, 1)])
+    assert [len(flags) for flags in result] == [30, 20]
     assert 0.0 <= detector.score([spiked()[0], waves(30)], [spiked()[1], np.zeros(30)]) <= 1.0
 
 
 def test_windows_of_several_series_never_cross():
     series = [torch.arange(5.0)[:, None], torch.arange(100.0, 104.0)[:, None]]
     windows = SeriesWindows(series, 3)
-    found = windows.batch(torch.arange(len(windows)))[..., 0].tolist()
-    assert found == [[0, 1, 2], [1, 2, 3], [2, 3, 4], [100, 101, 102], [101, 102, 103]]
+    result = windows.batch(torch.arange(len(windows)))[..., 0].tolist()
+    assert result == [[0, 1, 2], [1, 2, 3], [2, 3, 4], [100, 101, 102], [101, 102, 103]]
 
 
 def test_large_tables_train_on_a_part_of_their_windows():
@@ -203,9 +206,9 @@ def test_missing_rows_and_values_are_filled_only_when_asked():
         make(epochs=1).fit(gappy)
     with pytest.raises(ValueError, match=message("no missing values", "a")):
         make(epochs=1).fit(frame)
-    found = make(epochs=1, missing="ffill").fit(gappy).predict(gappy)
-    assert len(found) == 59
-    assert (found["when"].to_numpy() == gappy["when"].to_numpy()).all()
+    result = make(epochs=1, missing="ffill").fit(gappy).predict(gappy)
+    assert len(result) == 59
+    assert (result["when"].to_numpy() == gappy["when"].to_numpy()).all()
 
 
 def test_a_value_that_is_missing_in_a_stream_is_not_filled_by_dropping_its_column(framed):
@@ -220,14 +223,14 @@ def test_a_value_that_is_missing_in_a_stream_is_not_filled_by_dropping_its_colum
 def test_stream_scores_of_the_network_are_those_of_a_batch_that_ends_there(network, size):
     values, _ = spiked()
     network.reset_stream()
-    found = pd.concat([network.detect(values[i : i + size]) for i in range(0, 90, size)])
-    assert (found.index == np.arange(90)).all()
+    result = pd.concat([network.detect(values[i : i + size]) for i in range(0, 90, size)])
+    assert (result.index == np.arange(90)).all()
     for place in (WINDOW - 1, 50, 89):
-        assert found["score"][place] == pytest.approx(network.scores(values[: place + 1])[-1], rel=1e-5)
+        assert result["score"][place] == pytest.approx(network.scores(values[: place + 1])[-1], rel=1e-5)
     # before the first row the series is taken to have had its values
     padded = np.concatenate((np.repeat(values[:1], WINDOW - 1, 0), values[:1]))
-    assert found["score"][0] == pytest.approx(network.scores(padded)[-1], rel=1e-5)
-    assert found["anomaly"][50] == 1
+    assert result["score"][0] == pytest.approx(network.scores(padded)[-1], rel=1e-5)
+    assert result["anomaly"][50] == 1
 
 
 @pytest.mark.parametrize("size", [1, 7])
@@ -236,17 +239,17 @@ def test_stream_scores_do_not_depend_on_the_size_of_calls_or_on_later_rows(fitte
     fitted.reset_stream()
     once = fitted.detect(values)
     fitted.reset_stream()
-    found = pd.concat([fitted.detect(values[i : i + size]) for i in range(0, 63, size)])
-    np.testing.assert_allclose(found["score"], once["score"][:63], rtol=1e-5)
-    assert found["anomaly"][50] == 1
+    result = pd.concat([fitted.detect(values[i : i + size]) for i in range(0, 63, size)])
+    np.testing.assert_allclose(result["score"], once["score"][:63], rtol=1e-5)
+    assert result["anomaly"][50] == 1
 
 
 def test_a_stream_accepts_arrays_lists_and_dicts(fitted, framed):
     values = waves()
     fitted.reset_stream()
-    found = [fitted.detect(rows) for rows in (values[0], values[1].tolist(), values[2:4].tolist(), values[4:6])]
-    assert [list(part.index) for part in found] == [[0], [1], [2, 3], [4, 5]]
-    assert np.isfinite(np.concatenate(found)).all()
+    result = [fitted.detect(rows) for rows in (values[0], values[1].tolist(), values[2:4].tolist(), values[4:6])]
+    assert [list(part.index) for part in result] == [[0], [1], [2, 3], [4, 5]]
+    assert np.isfinite(np.concatenate(result)).all()
     with pytest.raises(ValueError, match="rows must be lists of 2 numbers, got lists of different lengths"):
         fitted.detect([[1.0, 2.0], [3.0]])
     framed.reset_stream()
@@ -262,11 +265,11 @@ def test_a_stream_accepts_arrays_lists_and_dicts(fitted, framed):
 def test_streams_of_several_ids_go_side_by_side(grouped):
     frame = machines(30)
     grouped.reset_stream()
-    found = pd.concat([grouped.detect(frame.iloc[i : i + 6]) for i in range(0, 60, 6)], ignore_index=True)
-    assert (found["machine"] == frame["machine"]).all()
-    own = found["machine"] == "m2"
+    result = pd.concat([grouped.detect(frame.iloc[i : i + 6]) for i in range(0, 60, 6)], ignore_index=True)
+    assert (result["machine"] == frame["machine"]).all()
+    second = result["machine"] == "m2"
     grouped.reset_stream()
-    np.testing.assert_allclose(found[own]["score"], grouped.detect(frame[own])["score"], rtol=1e-5)
+    np.testing.assert_allclose(result[second]["score"], grouped.detect(frame[second])["score"], rtol=1e-5)
 
 
 def test_a_stream_that_skips_or_repeats_rows_is_rejected_and_unchanged(framed):
@@ -373,7 +376,7 @@ BAD_ARGUMENTS = {
 @pytest.mark.parametrize("name", BAD_ARGUMENTS)
 def test_a_bad_argument_is_refused_before_a_baseline_is_fitted(name, monkeypatch):
     value, words = BAD_ARGUMENTS[name]
-    monkeypatch.setattr(AnomalyDetector, "_fit_scorers", lambda *_: pytest.fail("fitted"))
+    monkeypatch.setattr("toa.estimators.detection_fitting.fit_baselines", lambda *_: pytest.fail("fitted"))
     with pytest.raises(ValueError, match=message(words)):
         make(model="pca", **{name: value}).fit(waves())
 
@@ -509,17 +512,17 @@ def test_an_alarm_of_a_stream_needs_the_minimum_length():
     values = waves(60, 1)
     values[20:22] += 9.0
     values[40:45] += 9.0
-    found = pd.concat([detector.detect(values[i : i + 1]) for i in range(60)])["anomaly"]
-    assert np.flatnonzero(found).tolist() == [42, 43, 44]
+    result = pd.concat([detector.detect(values[i : i + 1]) for i in range(60)])["anomaly"]
+    assert np.flatnonzero(result).tolist() == [42, 43, 44]
     assert np.flatnonzero(detector.predict(values)).tolist() == [40, 41, 42, 43, 44]
 
 
 @pytest.mark.parametrize("model", ["auto", "toa"])
 def test_rows_equal_to_those_of_a_constant_table_are_not_flagged(model, tmp_path):
     rows = np.full((80, 2), 0.1)
-    made = make(model=model, epochs=1).fit(rows)
-    made.save(tmp_path / "m.toa")
-    for detector in (made, AnomalyDetector.load(tmp_path / "m.toa", device="cpu")):
+    fresh = make(model=model, epochs=1).fit(rows)
+    fresh.save(tmp_path / "m.toa")
+    for detector in (fresh, AnomalyDetector.load(tmp_path / "m.toa", device="cpu")):
         assert not detector.predict(rows).any()
         assert not detector.predict(rows[:33]).any()
         assert not detector.detect(rows[:20])["anomaly"].any()
@@ -530,11 +533,11 @@ def test_each_series_gets_other_anomalies(monkeypatch):
     labels = []
 
     def inject(values, window, seed):
-        found = inject_anomalies(values, window, seed)
-        labels.append(found[1])
-        return found
+        changed, injected = inject_anomalies(values, window, seed)
+        labels.append(injected)
+        return changed, injected
 
-    monkeypatch.setattr("toa.estimators.detector.inject_anomalies", inject)
+    monkeypatch.setattr("toa.estimators.detection_fitting.inject_anomalies", inject)
     make(model="auto", epochs=1).fit([waves(120), waves(120)])
     assert (labels[0] != labels[1]).any()
 
@@ -563,3 +566,32 @@ def test_windows_read_at_most_five_standard_deviations(tmp_path):
     save_file(tmp_path / "d.toa", "anomaly detector", tensors, {**facts, "fitted": {**fitted, "largest": -1.0}})
     with pytest.raises(ValueError, match=message("largest must be positive, got -1.0")):
         AnomalyDetector.load(tmp_path / "d.toa")
+
+
+@pytest.mark.parametrize("stop", [ValueError("stopped"), KeyboardInterrupt()])
+def test_a_fit_that_fails_or_is_stopped_leaves_the_detector_as_it_was(stop, monkeypatch):
+    detector = make(model="pca").fit(waves())
+    detector.detect(waves(30))
+    before, scores = detector.fitted_, detector.scores(waves(40))
+
+    def fail(*_):
+        raise stop
+
+    monkeypatch.setattr("toa.estimators.detection_fitting.fit_baselines", fail)
+    with pytest.raises(type(stop)):
+        detector.fit(2.0 * waves(100)[:, :1])
+    monkeypatch.undo()
+    assert detector.fitted_ is before
+    assert (detector.scores(waves(40)) == scores).all()
+    # its stream continues
+    assert detector.detect(waves(31)[30:]).index.tolist() == [30]
+
+
+def test_a_fitted_detector_is_frozen_and_scoring_changes_nothing(fitted):
+    with pytest.raises(AttributeError):
+        fitted.fitted_.thresholds = Thresholds(rows=0.0, stream=0.0)
+    before = fitted.fitted_
+    fitted.reset_stream()
+    fitted.detect(waves(20))
+    fitted.events(spiked()[0])
+    assert fitted.fitted_ is before

@@ -98,7 +98,9 @@ def test_rows_without_a_value_at_the_end_are_named() -> None:
     table = pd.DataFrame({"day": DAYS, "y": [*range(50), *[np.nan] * 10]})
     with pytest.raises(ValueError, match=message("column 'y' has no value in its last 10 rows: cut them off")):
         read_panel(table)
-    with pytest.warns(UserWarning, match=message("column 'y' has no value in its last 10 rows; 'ffill' fills them")):
+    with pytest.warns(
+        UserWarning, match=message("column 'y' has no value in its last 10 rows; missing='ffill' fills them")
+    ):
         read_panel(table, missing="ffill")
     # cutting them off would not be enough
     with pytest.raises(ValueError, match=message("got 11 NaN")) as raised:
@@ -119,7 +121,7 @@ def test_an_inserted_row_keeps_the_last_text() -> None:
 def test_pca_leaves_out_a_direction_that_varies() -> None:
     rows = np.random.default_rng(0).normal(size=(200, 3))
     rows[:, 2] = 7.0
-    plain, constant = (PCA.fit([part], window=1, seed=0).rows(part) for part in (rows[:, :2], rows))
+    plain, constant = (PCA.fit(part, seed=0).parts(part) for part in (rows[:, :2], rows))
     np.testing.assert_allclose(constant.sum(1), plain.sum(1))
     assert constant.sum(1).mean() > 0.1
 

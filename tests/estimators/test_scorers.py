@@ -4,7 +4,8 @@ from sklearn.covariance import EmpiricalCovariance
 from sklearn.decomposition import PCA
 from sklearn.ensemble import IsolationForest
 
-from toa.estimators.scorers import SCORERS, window_max, window_mean
+from toa.estimators.scorers import SCORERS
+from toa.estimators.scoring import Baseline, NormalRows, window_max, window_mean
 
 WINDOW = 12
 
@@ -14,8 +15,8 @@ def rows(count: int = 400, seed: int = 0) -> np.ndarray:
     return rng.standard_normal((count, 3)) @ np.array([[1.0, 0.9, 0.0], [0.0, 0.3, 0.1], [0.0, 0.0, 1.0]])
 
 
-def fit(name: str):
-    return SCORERS[name].fit([rows()], window=WINDOW, seed=3)
+def fit(name: str, *series: np.ndarray) -> Baseline:
+    return SCORERS[name].fit(NormalRows(series=series or [rows()], window=WINDOW, seed=3))
 
 
 def test_isolation_forest_has_the_scores_of_scikit_learn():
@@ -33,8 +34,8 @@ def test_pca_has_the_error_of_scikit_learn():
 
 def test_pca_never_keeps_all_components():
     free = np.random.default_rng(0).standard_normal((200, 2))
-    assert SCORERS["pca"].fit([free], window=WINDOW, seed=0).rows(free).sum() > 1.0
-    alone = SCORERS["pca"].fit([free[:, :1]], window=WINDOW, seed=0)
+    assert fit("pca", free).rows(free).sum() > 1.0
+    alone = fit("pca", free[:, :1])
     np.testing.assert_allclose(alone.rows(free[:, :1]), (free[:, :1] - free[:, :1].mean()) ** 2)
 
 
@@ -42,8 +43,8 @@ def test_mahalanobis_has_the_distance_of_scikit_learn():
     # the ridge of 0.01 is small beside these variances
     new = 100.0 * rows(60, 1)
     theirs = EmpiricalCovariance().fit(100.0 * rows()).mahalanobis(new)
-    found = SCORERS["mahalanobis"].fit([100.0 * rows()], window=WINDOW, seed=0).rows(new).sum(1)
-    np.testing.assert_allclose(found, theirs, rtol=1e-4)
+    distance = fit("mahalanobis", 100.0 * rows()).rows(new).sum(1)
+    np.testing.assert_allclose(distance, theirs, rtol=1e-4)
 
 
 def test_z_score_is_the_squared_distance_from_the_mean():
@@ -57,7 +58,7 @@ def test_subsequence_pca_finds_another_shape_within_the_usual_range():
     normal = np.stack([np.sin(t / 3), np.cos(t / 4)], 1)
     new = normal.copy()
     new[200:212, 1] = new[200, 1]
-    parts = SCORERS["sub-sequence pca"].fit([normal], window=WINDOW, seed=0).rows(new)
+    parts = fit("sub-sequence pca", normal).rows(new)
     assert 195 <= parts.sum(1).argmax() <= 217
     assert parts[200:212, 1].sum() > 100 * parts[200:212, 0].sum()
 
@@ -79,9 +80,9 @@ def test_a_small_memory_budget_changes_no_score(name, monkeypatch):
     new = rows(40, 1)
     expected = fit(name).rows(new), fit(name).ends(new, WINDOW)
     monkeypatch.setenv("TOA_MEMORY", "1e-9")
-    found = fit(name).rows(new), fit(name).ends(new, WINDOW)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+    in_blocks = fit(name).rows(new), fit(name).ends(new, WINDOW)
+    for block_scores, scores in zip(in_blocks, expected, strict=True):
+        np.testing.assert_allclose(block_scores, scores, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", SCORERS)
@@ -96,7 +97,19 @@ def test_the_score_on_arrival_is_that_of_the_last_row(name):
 @pytest.mark.parametrize("name", SCORERS)
 def test_a_scorer_survives_its_state(name):
     scorer, new = fit(name), rows(40, 1)
-    assert (SCORERS[name].from_state(scorer.state(), new.shape[1]).rows(new) == scorer.rows(new)).all()
+    assert (SCORERS[name].load(scorer.state(), new.shape[1]).rows(new) == scorer.rows(new)).all()
+
+
+def test_methods_of_windows_read_values_up_to_the_largest():
+    normal = NormalRows(series=[rows()], window=WINDOW, seed=3, largest=2.0)
+    scorer = SCORERS["sub-sequence pca"].fit(normal)
+    new = 3.0 * rows(60, 1)
+    clipped = new.clip(-2.0, 2.0)
+    for other in (scorer, SCORERS["sub-sequence pca"].load(scorer.state(), new.shape[1], 2.0)):
+        assert (other.rows(new) == scorer.rows(clipped)).all()
+        assert (other.ends(new, WINDOW) == scorer.ends(clipped, WINDOW)).all()
+    single = SCORERS["z-score"].fit(normal)
+    assert (single.rows(new) == fit("z-score").rows(new)).all()
 
 
 def test_means_and_maxima_use_the_rows_that_there_are():

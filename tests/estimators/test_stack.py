@@ -6,18 +6,13 @@ import torch
 from sklearn.linear_model import Ridge
 
 from tests.support import message
-from toa.estimators import stack
-from toa.estimators.kernels import FEATURES, KernelFeatures, align_cases
-from toa.estimators.stack import (
-    RidgeHead,
-    Stack,
-    accuracy,
-    baseline_accuracies,
-    choose_factor,
-    log_loss,
-    softmax,
-    stratified_folds,
-)
+from toa.estimators.kernels import FEATURES, FULL, KernelFeatures, KernelSizes, align_cases
+from toa.estimators.probabilities import accuracy, choose_factor, log_loss, softmax, stratified_folds
+from toa.estimators.ridge import RidgeHead, choose_ridge, rotate
+from toa.estimators.stack import Stack, baseline_accuracies
+
+# as few as there can be
+FEW = KernelSizes(kernels=84, groups=16)
 
 
 def features(cases: int, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -42,18 +37,17 @@ def test_scores_are_those_of_models_without_the_case_or_its_fold(sizes):
     x, codes = features(*sizes)
     target = np.where(np.eye(3)[codes] > 0, 1.0, -1.0)
     kept = np.arange(len(x)) % 4 > 0
-    tensors = stack._rotate(torch.from_numpy(x)), torch.from_numpy(target)
-    penalty, _, found = stack._solve(*tensors, codes, kept, sizes[1])
+    targets = torch.from_numpy(target)
+    choice = choose_ridge(rotate(torch.from_numpy(x)), targets, codes, kept, sizes[1])
     for case in range(len(x)):
         rest = kept & (np.arange(len(x)) != case)
-        model = Ridge(penalty).fit(x[rest], target[rest])
-        assert np.allclose(found[case], model.predict(x[case : case + 1])[0], atol=1e-3)
+        model = Ridge(choice.penalty).fit(x[rest], target[rest])
+        assert np.allclose(choice.scores[case], model.predict(x[case : case + 1])[0], atol=1e-3)
     head, _ = RidgeHead.fit(x.copy(), codes, np.arange(len(x)) % 2, classes=3)
     scaled = (x - head.mean) / head.scale
-    penalty, *_ = stack._solve(
-        stack._rotate(torch.from_numpy(scaled)), tensors[1], codes, np.ones(len(x), dtype=bool), sizes[1]
-    )
-    assert np.allclose(head.weight, Ridge(penalty).fit(scaled, target).coef_.T, atol=1e-4)
+    everything = np.ones(len(x), dtype=bool)
+    choice = choose_ridge(rotate(torch.from_numpy(scaled)), targets, codes, everything, sizes[1])
+    assert np.allclose(head.weight, Ridge(choice.penalty).fit(scaled, target).coef_.T, atol=1e-4)
 
 
 @pytest.mark.parametrize("sizes", [(60, 90), (90, 60)])
@@ -194,7 +188,7 @@ def test_features_hold_what_their_names_say():
 
 @pytest.fixture(scope="module")
 def kernels() -> KernelFeatures:
-    return KernelFeatures.fit(waves()[0], seed=1)[0]
+    return KernelFeatures.fit(waves()[0], FEW, seed=1)[0]
 
 
 def test_kernels_are_restored_from_their_state(kernels):
@@ -207,23 +201,23 @@ def test_kernels_are_restored_from_their_state(kernels):
     assert sum(tensor.nbytes for tensor in tensors.values()) < 2**20
 
 
-def test_many_values_or_cases_reduce_the_kernels(monkeypatch):
+def test_many_values_or_cases_reduce_the_kernels():
     series, _ = waves(6, steps=12)
-    few, features = KernelFeatures.fit(series, seed=1, most_values=series.size - 1)
-    every, more = KernelFeatures.fit(series, seed=1)
+    few, features = KernelFeatures.fit(series, FEW, seed=1, most_values=series.size - 1)
+    every, more = KernelFeatures.fit(series, FEW, seed=1)
     assert features.shape[1] < more.shape[1]
     assert np.array_equal(KernelFeatures.from_state(*few.state(), *few.shape).transform(series), features)
-    monkeypatch.setattr("toa.estimators.kernels._FEW_CASES", 5)
-    assert KernelFeatures.fit(series, seed=1)[0].sizes == few.sizes != every.sizes
+    assert KernelFeatures.fit(series, FEW, seed=1, most_cases=5)[0].sizes == few.sizes != every.sizes
+    assert FULL.reduced() == (500, 16)
 
 
 @pytest.mark.slow
 def test_there_are_fewer_kernels_for_many_values_or_cases():
     series, _ = waves(12, steps=12)
-    few, features = KernelFeatures.fit(series, seed=1, most_values=series.size - 1)
-    assert features.shape[1] < 5_000 < KernelFeatures.fit(series, seed=1)[1].shape[1]
+    few, features = KernelFeatures.fit(series, FULL, seed=1, most_values=series.size - 1)
+    assert features.shape[1] < 5_000 < KernelFeatures.fit(series, FULL, seed=1)[1].shape[1]
     assert np.array_equal(KernelFeatures.from_state(*few.state(), *few.shape).transform(series), features)
-    many, _ = KernelFeatures.fit(np.repeat(series, 300, axis=0), seed=1)
+    many, _ = KernelFeatures.fit(np.repeat(series, 300, axis=0), FULL, seed=1)
     assert many.sizes == few.sizes
 
 
@@ -232,6 +226,7 @@ def test_other_kernels_than_saved_are_refused(kernels):
     for changed, words in (
         ((tensors, facts | {"seed": 2}), "differ from those that this version of aeon draws"),
         ((tensors, facts | {"sizes": [10**9, 64]}), "must have sizes"),
+        ((tensors, facts | {"sizes": [1, 64]}), "must have sizes"),
         ((tensors | {"biases.series": tensors["biases.series"][:-1]}, facts), "biases must have shape"),
     ):
         with pytest.raises(ValueError, match=message(words)):
@@ -243,7 +238,7 @@ def test_other_kernels_than_saved_are_refused(kernels):
 def test_kernels_leave_the_state_of_the_process_as_it_was():
     before = np.random.get_state(legacy=False)["state"]["key"].copy()  # noqa: NPY002
     generator, threads = torch.get_rng_state(), torch.get_num_threads()
-    first, second = (KernelFeatures.fit(waves(channels=1)[0], seed=4)[1] for _ in range(2))
+    first, second = (KernelFeatures.fit(waves(channels=1)[0], FEW, seed=4)[1] for _ in range(2))
     assert np.array_equal(first, second)
     assert np.array_equal(np.random.get_state(legacy=False)["state"]["key"], before)  # noqa: NPY002
     assert torch.get_rng_state().equal(generator)

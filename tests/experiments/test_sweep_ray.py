@@ -53,7 +53,7 @@ def test_a_worker_runs_a_job(jobs, context, settings):
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        ({"marker": "nowhere"}, ("out must be a folder that every machine shares", "--out")),
+        ({"marker": "nowhere"}, ("out must be a folder that every machine shares", "choose another folder")),
         ({"version": "0.0.0"}, ("toa must be 0.0.0 on every machine, got", toa.__version__)),
     ],
 )
@@ -100,7 +100,7 @@ def test_cores_and_gpus_are_divided(machines, device, workers, share):
 
 
 def test_a_cluster_without_the_device_raises():
-    with pytest.raises(ValueError, match=message("device 'cuda' must be in Ray's cluster", "--device cpu")):
+    with pytest.raises(ValueError, match=message("device 'cuda' must be in Ray's cluster", "use device='cpu'")):
         share_out([MACHINE], "cuda", None)
 
 

@@ -18,6 +18,7 @@ from toa.models.pretrained import (
     pinball_loss,
     scale_context,
     scale_target,
+    step_weights,
 )
 
 MIXERS: list[dict[str, Any]] = [
@@ -132,12 +133,17 @@ def test_scaling_uses_median_and_mean_distance_of_observed_values() -> None:
 
 def test_pinball_loss_is_the_formula_over_observed_values() -> None:
     quantiles = torch.tensor([[[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]])
-    levels = (0.1, 0.5, 0.9)
+    levels = torch.tensor([0.1, 0.5, 0.9])
     # of 2.5: errors 1.5, 0.5 and -0.5, times 0.1, 0.5 and 0.1, and the mean times two
     expected = 2.0 * (0.15 + 0.25 + 0.05) / 3
     assert_near(pinball_loss(quantiles, torch.tensor([[2.5, NAN]]), levels), torch.tensor(expected), 1e-6)
     weighted = pinball_loss(quantiles, torch.tensor([[2.5, 1.0]]), levels, torch.tensor([3.0, 1.0]))
     assert_near(weighted, torch.tensor((3 * expected + 2.0 * (0.1 + 0.5 + 0.9) / 3) / 4), 1e-6)
+
+
+def test_later_blocks_count_less_in_training() -> None:
+    assert_near(step_weights(4, 2, 0.5), torch.tensor([1.0, 1.0, 2**-0.5, 2**-0.5, 3**-0.5, 3**-0.5, 0.5, 0.5]), 1e-6)
+    assert step_weights(2, 1, 0.0).tolist() == [1.0, 1.0]
 
 
 def test_sizes_have_about_one_and_four_million_weights() -> None:

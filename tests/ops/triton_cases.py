@@ -142,6 +142,12 @@ def test_masks_norms_and_signs_of_the_scale(options) -> None:
     assert_kernels_are_as_accurate_as_the_reference(**{"keys": 19, "queries": 17, "width": 5, **options})
 
 
+@pytest.mark.parametrize("activation", ["relu", "gated"])
+def test_rotary_positions(activation) -> None:
+    rotary = ops.Rotary(torch.arange(17.0) - 20.0, torch.arange(19.0), base=50.0)
+    assert_kernels_are_as_accurate_as_the_reference(keys=19, queries=17, width=6, activation=activation, rotary=rotary)
+
+
 # on a GPU each drawn problem compiles its own kernels
 @pytest.mark.slow
 @settings(

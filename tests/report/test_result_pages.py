@@ -206,7 +206,7 @@ def test_detect_writes_a_page_and_classify_only_of_classified_cases(tmp_path, mo
     (series,) = part_of(page, "Events", "chart")["series"]
     assert {span[3] for span in series["panels"][0]["spans"]} == {"event", "known"}
     done = CliRunner().invoke(app, ["classify", "x.csv", "--label", "bad", "--save", "m.toa", "--page", "c.html"])
-    assert (done.exit_code, "--page shows classified cases" in done.output) == (2, True)
+    assert (done.exit_code, "--page must come with --test or --model" in done.output) == (2, True)
 
 
 def test_classify_writes_a_page(tmp_path, monkeypatch, case_page):

@@ -13,7 +13,7 @@ from scipy.stats import ttest_1samp, wilcoxon
 
 from tests.support import message
 from toa.experiments.records import read_records
-from toa.report.gains import detectable_gain, fewest_sets, holm, least_p, lower_is_better
+from toa.report.gains import detectable_gain, fewest_for_ranks, holm, least_p, lower_is_better
 from toa.report.statistics import (
     collect,
     compare,
@@ -72,7 +72,7 @@ def test_ranks_wins_and_means_by_hand():
     assert (relu.wins, relu.ties, relu.losses) == (2, 1, 1)
     assert relu.mean == pytest.approx(VALUES[:, 1].mean())
     assert rows["patchtst/softmax"].wins is None
-    # four data sets are too few for a test
+    # four data sets are too few for a test of ranks
     assert all(row.p is None and row.p_holm is None for row in rows.values())
 
 
@@ -133,13 +133,23 @@ def test_gains_have_an_interval_over_data_sets_and_a_least_detectable_size():
     # t(1 - 0.05 / 2 / 2) s / sqrt(n) with 3 degrees of freedom: two systems are tested
     half = 4.17653 * np.std([1, 2, 3, 4], ddof=1) / 2
     assert relu.t_interval == pytest.approx((2.5 - half, 2.5 + half), rel=1e-4)
-    # four data sets are too few for a test, so no gain is detectable
-    assert (gated.gain, gated.interval, gated.t_interval, gated.detectable) == (0.0, (0.0, 0.0), (0.0, 0.0), None)
+    assert (gated.gain, gated.interval, gated.t_interval, gated.detectable) == (0.0, (0.0, 0.0), (0.0, 0.0), 0.0)
     # an error counts in percent of the baseline's
     errors = {row.system: row for row in compare(collect(grid(values), "mse"))}
     assert errors["patchtst/toa-relu"].gain == pytest.approx(100 * np.mean([0.01 / 0.5, 0.02 / 0.4, 0.1, 0.2]))
-    few = {row.system: row for row in compare(collect(grid(values[:2]), "accuracy"))}
-    assert (few["patchtst/toa-relu"].interval, few["patchtst/toa-relu"].t_interval) == (None, None)
+    few = {row.system: row for row in compare(collect(grid(values[:2]), "accuracy"))}["patchtst/toa-relu"]
+    assert (few.interval, few.t_interval, few.detectable) == (None, None, None)
+
+
+def test_three_data_sets_are_enough_for_a_t_test_of_two_systems():
+    values = np.array([[0.5, 0.61, 0.5], [0.6, 0.7, 0.6], [0.7, 0.79, 0.7]])
+    relu = {row.system: row for row in compare(collect(grid(values), "accuracy"))}["patchtst/toa-relu"]
+    assert relu.t_interval is not None
+    assert relu.t_interval[0] > 0
+    assert relu.detectable is not None
+    # without one of them there is no interval
+    assert relu.rests_on == "set0"
+    assert relu.p is None
 
 
 def test_a_detectable_gain_is_found_with_probability_0_8_by_the_corrected_t_test():
@@ -150,8 +160,8 @@ def test_a_detectable_gain_is_found_with_probability_0_8_by_the_corrected_t_test
 
 
 @pytest.mark.parametrize("tested", [1, 2, 6])
-def test_the_fewest_sets_are_those_of_which_a_corrected_p_can_pass(tested):
-    fewest = fewest_sets(tested)
+def test_the_fewest_sets_for_ranks_are_those_of_which_a_corrected_p_can_pass(tested):
+    fewest = fewest_for_ranks(tested)
     assert tested * least_p(fewest) <= 0.05 < tested * least_p(fewest - 1)
     assert fewest == {1: 6, 2: 7, 6: 8}[tested]
 
@@ -183,7 +193,7 @@ def test_a_data_set_with_a_missing_run_is_left_out_with_a_note():
     }
     said = " ".join(notes(scores, "softmax"))
     assert "set1 is left out: no run of patchtst/toa-relu." in said
-    assert "No test is made: over 1 data sets" in said
+    assert "No signed-rank test is made: over 1 data sets" in said
     assert "No critical-difference diagram: it needs 3 data sets, got 1." in said
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toa._checks import ArgumentError
 from toa._console import make_console, make_table
 from toa._limits import list_first
 from toa.cli import terminal
@@ -102,7 +103,8 @@ def classify(
     console = make_console()
     if model is None:
         cases = _read_cases(console, cases, labels, tested, options)
-    classifier = terminal.fitted(Classifier, options, cases, labels)
+    with terminal.shown_as("y", "the labels"):
+        classifier = terminal.fitted(Classifier, options, cases, labels)
     if model is None:
         _print_validation(console, classifier)
     if test is not None or model is not None:
@@ -120,14 +122,14 @@ def _check_options(options: dict[str, Any]) -> None:
     if model is not None and test is not None:
         raise ValueError("--test cannot be combined with --model, which classifies DATA; leave one out.")
     if model is None and test is None and options["save"] is None:
-        raise ValueError("--test or --save must be given to train, got neither; for example --test new.csv.")
+        raise ArgumentError("--test or --save", "be given to train", "neither", "for example --test new.csv")
     if test is not None and str(test).rstrip("%").replace(".", "").isdigit() and not test.exists():
         remedy = "leave it out and give --save: the accuracy is then cross-validated on DATA"
-        raise ValueError(f"--test must be a file of other cases, got {test}; {remedy}.")
+        raise ArgumentError("--test", "be a file of other cases", test, remedy)
     terminal.check_files(data, model, test)
     terminal.check_results(options, "out")
     if options["page"] is not None and model is None and test is None:
-        raise ValueError("--page shows classified cases and must come with --test or --model, got neither.")
+        raise ArgumentError("--page", "come with --test or --model, whose cases it shows", "neither")
 
 
 def _check_label(cases: Any, labels: Any, options: dict[str, Any]) -> None:
@@ -136,9 +138,11 @@ def _check_label(cases: Any, labels: Any, options: dict[str, Any]) -> None:
     if labels is None and label not in cases:
         used = (options["id"], options["time"])
         text = [name for name in cases if name not in used and cases[name].dtype.kind not in "biufM"]
-        raise ValueError(
-            f"--label must name the column of the classes in {options['data']}, got {label or 'nothing'}; for example "
-            f"--label {text[0] if text else cases.columns[-1]}."
+        raise ArgumentError(
+            "--label",
+            f"name the column of the classes in {options['data']}",
+            label or "nothing",
+            f"for example --label {text[0] if text else cases.columns[-1]}",
         )
 
 
@@ -155,7 +159,7 @@ def _read_cases(console: "Console", cases: Any, labels: Any, tested: Any, option
     _warn_of_single(panel.labels if labels is None else labels)
     if options["test"] is not None:
         # before training: the file is checked, and its longest case can be classified
-        with terminal.naming("X", "--test"):
+        with terminal.shown_as("X", "--test"):
             options["length"] = max(max(panel.lengths), max(reader.read(tested, like=panel).lengths))
     return panel
 
@@ -227,7 +231,7 @@ def _evaluate(
     import numpy as np
     import pandas as pd
 
-    from toa.estimators.stack import class_codes, unknown_labels
+    from toa.estimators.labels import class_codes, unknown_labels
     from toa.report.figures import draw_confusion, draw_probabilities
     from toa.training.metrics import class_scores, confusion_matrix
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toa._checks import check_choice
+from toa._checks import Argument, ArgumentError, Phrase, check_choice
 from toa._console import make_console, make_table
 from toa.cli import terminal
 
@@ -114,7 +114,7 @@ def detect(
     labels = _take_labels(frame, label, data)
     _check_names(frame, (id, time), data)
     normal = _normal_rows(frame, options) if model is None else None
-    with terminal.naming("data", "data" if train is None else "--train"):
+    with terminal.shown_as("data", "data" if train is None else "--train"):
         detector = terminal.fitted(AnomalyDetector, options, normal)
     if model is not None:
         frame = terminal.without_extra_columns(frame, detector)
@@ -189,9 +189,11 @@ def _check_numbers(rule: str, contamination: float | None, alarms_per_day: float
     else:
         unused, value, other_rule = "alarms-per-day", alarms_per_day, "budget"
     if value is not None:
-        raise ValueError(
-            f"--{unused} must be left out with --threshold {rule}, which does not use it, got {value:g}; leave it out, "
-            f"or give --threshold {other_rule}."
+        raise ArgumentError(
+            f"--{unused}",
+            f"be left out with --threshold {rule}, which does not use it",
+            f"{value:g}",
+            f"leave it out, or give --threshold {other_rule}",
         )
 
 
@@ -200,14 +202,16 @@ def _take_labels(frame: "pd.DataFrame", label: str | None, path: Path) -> "np.nd
     if label is None:
         return None
     if label not in frame.columns:
-        raise ValueError(f"{path} must have a column {label!r}, got {', '.join(map(repr, frame.columns))}.")
+        raise ArgumentError(path, f"have a column {label!r}", ", ".join(map(repr, frame.columns)))
     column = frame.pop(label)
     wrong = ~column.isin((0, 1))
     if wrong.any():
         row = int(wrong.to_numpy().argmax())
-        raise ValueError(
-            f"{path} must have 0 or 1 in column {label!r}, got {column.iloc[row]} at data row {row + 1}; name the "
-            "column of known anomalies with --label."
+        raise ArgumentError(
+            path,
+            f"have 0 or 1 in column {label!r}",
+            f"{column.iloc[row]} at data row {row + 1}",
+            "name the column of known anomalies with --label",
         )
     return column.to_numpy().astype(bool)
 
@@ -229,10 +233,11 @@ def _check_rows(frame: "pd.DataFrame", normal: "pd.DataFrame", options: dict[str
     new = [name for name, values in columns if name not in trained.columns and np.isin(values, (0, 1)).all()]
     try:
         panel = match_panel(searched, trained.columns, trained.ids if options["id"] else None)
-    except ValueError as error:
-        hint = f"; if {new[0]!r} marks known anomalies, give --label {shlex.quote(new[0])}." if new else "."
-        raise ValueError(str(error).removesuffix(".") + hint) from None
-    panel.check_rows(window, f"one window of {window} rows", "pass more of its rows, or fit with a smaller window")
+    except ArgumentError as error:
+        give_label = [f"give --label {shlex.quote(column)}, if it marks known anomalies" for column in new[:1]]
+        raise error.with_remedies(*error.remedies, *give_label) from None
+    remedy = Phrase("fit with a smaller ", Argument("window"))
+    panel.check_rows(window, f"one window of {window} rows", "pass more of its rows", remedy)
 
 
 def _check_names(frame: "pd.DataFrame", used: tuple[str | None, ...], path: Path) -> None:
@@ -243,7 +248,8 @@ def _check_names(frame: "pd.DataFrame", used: tuple[str | None, ...], path: Path
 
     for name in frame:
         if name in RESULTS and (name in used or not is_numeric_dtype(frame[name])):
-            raise ValueError(f"{path} must not name its id or time column {name!r}, as a result is named; rename it.")
+            rule = "have other names of its id and time columns than a result has"
+            raise ArgumentError(path, rule, repr(name), "rename it")
 
 
 def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any, *, trained: bool) -> list[str]:

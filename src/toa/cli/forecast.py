@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toa._checks import ArgumentError
 from toa._console import make_console, make_table
 from toa.cli import terminal
 
@@ -172,8 +173,8 @@ def _check_covariates(
     """Raise ValueError if the table of --future lacks a covariate of the data."""
     for name in covariates:
         if name in frame and name not in table:
-            remedy = f"no such column in {future}; add it"
-            raise ValueError(f"--future must have the covariate {name!r} of the forecast steps, got {remedy}.")
+            rule = f"have the covariate {name!r} of the forecast steps"
+            raise ArgumentError("--future", rule, f"no such column in {future}", "add it")
 
 
 def _check_future(frame: "pd.DataFrame", table: "pd.DataFrame", forecaster: "Forecaster") -> None:
@@ -212,13 +213,15 @@ def _forecast_folder(options: "Mapping[str, Any]") -> None:
     part_files(data)
     for name in ("horizon", "id"):
         if model is None and options[name] is None:
-            raise ValueError(f"--{name} must be given to train on the folder {data}, got nothing.")
+            raise ArgumentError(f"--{name}", f"be given to train on the folder {data}", "nothing")
     if out.suffix:
-        raise ValueError(f"--out must be a folder for forecasts of the folder {data}, got {str(out)!r}.")
+        raise ArgumentError("--out", f"be a folder for forecasts of the folder {data}", repr(str(out)))
     if model is None and out.is_dir() and any(out.iterdir()):
-        raise ValueError(
-            f"--out must be a new or empty folder to train on {data}, got {out} with files; choose another, or give "
-            "the --model that wrote them to forecast the rest."
+        raise ArgumentError(
+            "--out",
+            f"be a new or empty folder to train on {data}",
+            f"{out} with files",
+            "choose another, or give the --model that wrote them to forecast the rest",
         )
     terminal.check_destinations(save)
     console = make_console()
@@ -254,10 +257,10 @@ def _check_options(options: dict[str, Any]) -> None:
     for level in options["quantiles"] or ():
         terminal.check_share("--quantile", level)
     if options["model"] is None and options["horizon"] is None:
-        raise ValueError("--horizon must be given to train, got nothing; for example --horizon 96.")
+        raise ArgumentError("--horizon", "be given to train", "nothing", "for example --horizon 96")
     if options["model"] is None and options["covariates"] and options["future"] is None:
-        rule = f"the covariate {options['covariates'][0]!r} of the forecast steps, got no table"
-        raise ValueError(f"--future must have {rule}; name a file with it, for example --future plans.csv.")
+        rule = f"have the covariate {options['covariates'][0]!r} of the forecast steps"
+        raise ArgumentError("--future", rule, "no table", "name a file with it, for example --future plans.csv")
 
 
 def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", forecasts: "pd.DataFrame", *, trained: bool) -> list[str]:

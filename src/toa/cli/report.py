@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from toa._checks import check_positive
+from toa._checks import ArgumentError, check_positive
 from toa._console import duration, make_console, make_table, show_controls
 from toa.cli.terminal import check_files, read_cases_file
 
@@ -145,8 +145,8 @@ def explain(
 
     is_run = (model / "record.json").is_file()
     if is_run and data is not None:
-        raise ValueError(
-            "--data must be left out for a run, which has its own data, got a run; use it with a saved estimator."
+        raise ArgumentError(
+            "--data", "be left out for a run, which has its own data", "a run", "use it with a saved estimator"
         )
     subject = _of_run(model, sample, data_dir) if is_run else _of_estimator(model, sample, data)
     console = make_console()
@@ -231,9 +231,11 @@ def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
     from toa.report.operators import describe_tokens
 
     if path.is_dir() and not (path / "config.json").is_file():
-        raise ValueError(
-            f"{path} must be the folder of a finished run, with record.json in it, or of a saved estimator, with "
-            "config.json, got neither; finish the run, or choose another folder."
+        raise ArgumentError(
+            path,
+            "be the folder of a finished run, with record.json in it, or of a saved estimator, with config.json",
+            "neither",
+            "finish the run, or choose another folder",
         )
     estimator: Any = load_estimator(path, device="cpu")
     kind = type(estimator).__name__
@@ -241,10 +243,12 @@ def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
     weights = getattr(estimator, "weights_", {})
     members = ", ".join(f"{weights[name]:.2f} {name}" for name in sorted(weights, key=lambda name: -weights[name]))
     if backbone is None:
-        raise ValueError(
-            f"{path} must have a network to explain, got a model without, in which these decide: {members}; train it "
-            f"with {'--method toa' if kind == 'AnomalyDetector' else '--network-only'}, or see what they depend on "
-            "with --page."
+        raise ArgumentError(
+            path,
+            "have a network to explain",
+            f"a model without, in which these decide: {members}",
+            f"train it with {'--method toa' if kind == 'AnomalyDetector' else '--network-only'}, or see what they "
+            "depend on with --page",
         )
     if weights and (weight := weights.get("toa", 0.0)) < _MOST:
         share = f"a weight of {weight:.2f}" if weight else "no weight"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from toa._checks import check_choice
+from toa._checks import ArgumentError, check_choice
 from toa._console import is_first, make_console, make_table, show_epochs
 
 
@@ -69,9 +69,11 @@ def run(
         unfinished = is_first() and not (folder / RECORD).exists()
         if unfinished and not held.enter_context(claimed(folder)):
             process = holder(folder) or {}
-            raise ValueError(
-                f"{folder} must be free for this run, got one under way in process {process.get('pid', '?')} on "
-                f"{process.get('host', 'another machine')}; wait for it, or choose another --out."
+            raise ArgumentError(
+                folder,
+                "be free for this run",
+                f"one under way in process {process.get('pid', '?')} on {process.get('host', 'another machine')}",
+                "wait for it, or choose another --out",
             )
         with show_epochs(kind.title(config)) as observe:
             record = run_task(
@@ -102,9 +104,9 @@ def config_of(options: Mapping[str, Any]) -> Any:
         example = task_options.get(name)
         option = f"--{name.replace('_', '-')}"
         if value is None and example is not None:
-            raise ValueError(f"{option} must be given for task {task!r}, got nothing; for instance {option} {example}.")
+            raise ArgumentError(option, f"be given for task {task!r}", "nothing", f"for instance {option} {example}")
         if value is not None and name not in task_options:
-            raise ValueError(f"{option} must be left out for task {task!r}, which has no such option, got {value}.")
+            raise ArgumentError(option, f"be left out for task {task!r}, which has no such option", value)
         if value is not None:
             values[name] = str(value) if isinstance(value, Path) else value
     values |= {name: options[name] for name in ("dataset", "backbone", "attention", "seed")}

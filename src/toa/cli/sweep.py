@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from toa._checks import ArgumentError
 from toa._console import duration, show_controls
 from toa.cli.run import config_of, run
 
@@ -40,7 +41,7 @@ def read_runs(path: Path) -> "list[Job]":
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} must be text in UTF-8, got {error}; save it in UTF-8.") from None
+        raise ArgumentError(path, "be text in UTF-8", error, "save it in UTF-8") from None
     for number, line in enumerate(lines, 1):
         try:
             words = shlex.split(line, comments=True)
@@ -50,7 +51,7 @@ def read_runs(path: Path) -> "list[Job]":
         except ValueError as error:
             raise ValueError(f"line {number} of {path}: {error}") from None
     if not jobs:
-        raise ValueError(f"{path} must have a run on at least one line, got none; see `toa run --help`.")
+        raise ArgumentError(path, "have a run on at least one line", "none", "see `toa run --help`")
     return jobs
 
 
@@ -67,7 +68,7 @@ def _config(words: list[str]) -> Any:
     for name, default in _LIST_OPTIONS.items():
         if given[name] != default:
             option = f"--{name.replace('_', '-')}"
-            raise ValueError(f"{option} must be left out of a line, got {given[name]}; give it for the whole list.")
+            raise ArgumentError(option, "be left out of a line", given[name], "give it for the whole list")
     return config_of(given)
 
 

@@ -8,6 +8,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
 from importlib import import_module
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
+from toa._checks import Argument, ArgumentError, ArgumentWarning
 from toa._console import is_first, make_console, show_controls
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ T = TypeVar("T", bound="Estimator")
 
 # help of the options, by command; "options" has those of several commands
 HELP: dict[str, dict[str, str]] = {"options": {}}
+# arguments of Python whose option has another name
+OPTION_NAMES = {"X": "data", "test_size": "test"}
+# arguments that `toa run` sets with --set
+SETTINGS = ("allow_constant", "fill", "split")
 # names that a help text may use in braces, each with the registry or the function that lists the choices
 CHOICES: dict[str, str] = {}
 
@@ -41,7 +47,7 @@ def add_help(file: Traversable) -> None:
     for name, texts in sections.items():
         table = tables[name] if name in tables else HELP.setdefault(name, {})
         if repeated := table.keys() & texts.keys():
-            raise ValueError(f"help of {name} must be given once, got {', '.join(sorted(repeated))} again in {file}.")
+            raise ArgumentError(f"help of {name}", "be given once", f"{', '.join(sorted(repeated))} again in {file}")
         table.update(texts)
 
 
@@ -60,25 +66,67 @@ def clear_errors(params: Sequence[Any] = (), *, resumes: bool = False) -> Iterat
     printed: set[str] = set()
 
     def echo(text: Warning | str, kind: type[Warning], *where: Any, **more: Any) -> None:
-        if kind is not UserWarning:
+        if kind not in (UserWarning, ArgumentWarning):
             show(text, kind, *where, **more)
         elif str(text) not in printed:
             # a table is read several times
             printed.add(str(text))
-            typer.echo(f"warning: {show_controls(in_shell_words(str(text), params))}", err=True)
+            typer.echo(f"warning: {show_controls(with_options(text, params))}", err=True)
 
     try:
         with warnings.catch_warnings():
             warnings.showwarning = echo  # type: ignore[assignment]
             yield
     except (ValueError, FloatingPointError, OSError, ImportError) as error:
-        typer.echo(f"error: {show_controls(in_shell_words(str(error), params))}", err=True)
+        typer.echo(f"error: {show_controls(with_options(error, params))}", err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt as stopped:
         if is_first():
             remedy = "; repeat the command to resume" if resumes else ""
             typer.echo(f"{str(stopped) or 'stopped'}{remedy}.", err=True)
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def shown_as(argument: str, name: str) -> Iterator[None]:
+    """Show an argument as the option or the thing that it is in a command, where that differs from its own name."""
+    try:
+        yield
+    except ArgumentError as error:
+        raise error.rename(argument, name) from None
+    except ValueError as error:
+        # errors that have no parts yet
+        raise ValueError(re.sub(rf"(?:^|(?<= of )){argument}(?= must)", name, str(error))) from None
+
+
+def with_options(message: Exception | str, params: Sequence[Any]) -> str:
+    """The text of an error or a warning, with the options of a command in place of arguments."""
+    option_of = partial(find_option, params)
+    if isinstance(message, ArgumentError):
+        return message.show(option_of)
+    if isinstance(message, ArgumentWarning):
+        return message.phrase.show(option_of)
+    return in_shell_words(str(message), params)
+
+
+def find_option(params: Sequence[Any], argument: Argument) -> str | None:
+    """The option of a command for an argument of Python: --missing ffill for missing='ffill'; None without one."""
+    if argument.name.startswith("--"):
+        return str(argument)
+    by_name = {param.name: param for param in params}
+    name = argument.name.partition("[")[0]
+    name = OPTION_NAMES.get(name, name)
+    if name in SETTINGS and "change" in by_name and argument.value is not None:
+        return f"--set {name}={str(argument.value).lower()}"
+    if name not in by_name:
+        return None
+    param = by_name[name]
+    if not param.opts[0].startswith("-"):
+        return str(param.name).upper()
+    if argument.value is False:
+        return param.secondary_opts[0] if param.secondary_opts else None
+    flag = str(param.opts[0])
+    return flag if argument.value in (None, True) else f"{flag} {shlex.quote(str(argument.value))}"
 
 
 class _Output:
@@ -104,15 +152,6 @@ class _Output:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, self._stream.fileno())
             os.close(nothing)
-
-
-@contextmanager
-def naming(data: str, option: str) -> Iterator[None]:
-    """Name the option of a file in errors that name its content `data`."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(re.sub(rf"(?:^|(?<= of )){data}(?= must)", option, str(error))) from None
 
 
 def in_shell_words(message: str, params: Sequence[Any]) -> str:
@@ -194,7 +233,7 @@ def check_destinations(*paths: Path | None) -> None:
             check_replaceable(path)
             check_writable(Path(os.path.realpath(path)).parent)
             if path.exists() and not os.access(path, os.W_OK):
-                raise ValueError(f"{path} must be a file that can be written, got one that cannot; choose another.")
+                raise ArgumentError(path, "be a file that can be written", "one that cannot", "choose another")
 
 
 def check_results(options: dict[str, Any], *tables: str) -> None:
@@ -211,32 +250,30 @@ def check_results(options: dict[str, Any], *tables: str) -> None:
     from toa._files import check_ending
 
     for name in tables:
-        try:
+        with shown_as("a table", f"--{name}"):
             check_ending(options[name])
-        except ValueError as error:
-            raise ValueError(f"--{name}: {error}") from None
     options["picture"] = options["picture"] or options[tables[0]].with_suffix(".png")
     picture, page = options["picture"], options["page"]
     formats = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp")
     if picture.suffix.lower() not in formats:
-        raise ValueError(f"--picture must end in {', '.join(formats)}, got {picture.name!r}.")
+        raise ArgumentError("--picture", f"end in {', '.join(formats)}", repr(picture.name))
     if page is not None and page.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"--page must end in .html, got {page.name!r}.")
+        raise ArgumentError("--page", "end in .html", repr(page.name))
     written = {name: options[name] for name in (*tables, "picture", "page", "save") if options[name] is not None}
     check_destinations(*written.values())
     taken = {path.resolve(): name for name, path in options.items() if isinstance(path, Path) and name not in written}
     for name, path in written.items():
         if (other := taken.get(path.resolve())) is not None:
             file = "the data" if other == "data" else f"--{other}"
-            raise ValueError(f"--{name} must be another file than {file}, got {path} for both; name another.")
+            raise ArgumentError(f"--{name}", f"be another file than {file}", f"{path} for both", "name another")
         taken[path.resolve()] = name
 
 
 def check_share(option: str, value: float | None) -> None:
     """Raise ValueError for a share outside (0, 1); None is none."""
     if value is not None and not 0.0 < value < 1.0:
-        hint = f"; for {value:g} % give {option} {value / 100:g}" if 1.0 < value < 100.0 else ""
-        raise ValueError(f"{option} must lie in (0, 1), got {value:g}{hint}.")
+        remedies = [f"for {value:g} % give {option} {value / 100:g}"] if 1.0 < value < 100.0 else []
+        raise ArgumentError(option, "lie in (0, 1)", f"{value:g}", *remedies)
 
 
 def read_data(path: Path, options: Mapping[str, Any] | None = None, *, label: bool = False) -> "pd.DataFrame":
@@ -334,11 +371,12 @@ def fitted(
                 data = without_last(estimator.read(data), data, test, estimator.horizon)
             estimator.fit(data, labels)
         except KeyboardInterrupt as stopped:
-            from toa.estimators import Classifier
+            from toa.estimators.classifier_fitting import FitStopped
 
-            # the others choose weights or a threshold only at the end
-            if save is None or not isinstance(estimator, Classifier) or not hasattr(estimator, "model_"):
+            # other estimators choose weights or a threshold only at the end
+            if save is None or not isinstance(stopped, FitStopped) or stopped.fitted is None:
                 raise
+            estimator.fitted_ = stopped.fitted
             estimator.save(save)
             raise KeyboardInterrupt(f"{stopped}; the best model so far is in {save}") from None
     if save is not None:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
+from toa._checks import ArgumentError
 from toa.data.catalogue import ANOMALY_SETS, AnomalyFiles, AnomalySpec
 from toa.data.files import DatasetNotFoundError, checksum, joint_checksum, locate
 from toa.data.files import verify as verify_file
@@ -62,10 +63,12 @@ def read_anomaly(spec: AnomalySpec, files: AnomalyFiles, paths: list[Path]) -> L
     sizes = (len(series.train), len(series.test), series.train.shape[1])
     ratio = float(series.labels.mean())
     if want != sizes or abs(ratio - spec.label_ratio) > 1e-4:
-        raise ValueError(
-            f"dataset {spec.name!r} must have {want[0]} train rows, {want[1]} test rows, {want[2]} channels and "
-            f"{spec.label_ratio:.2%} anomalous steps, got {sizes[0]}, {sizes[1]}, {sizes[2]} and {ratio:.2%} in "
-            f"{paths[0].parent}; get the official files from {spec.source}, or load your own files by their paths."
+        raise ArgumentError(
+            f"dataset {spec.name!r}",
+            f"have {want[0]} train rows, {want[1]} test rows, {want[2]} channels and {spec.label_ratio:.2%} anomalous "
+            "steps",
+            f"{sizes[0]}, {sizes[1]}, {sizes[2]} and {ratio:.2%} in {paths[0].parent}",
+            f"get the official files from {spec.source}, or load your own files by their paths",
         )
     return series
 
@@ -112,8 +115,8 @@ def load_anomaly(
         sums = [checksum(path) for path in paths]
     for part, values in (("train", series.train), ("test", series.test)):
         if len(values) < length:
-            raise ValueError(
-                f"{part} series of {name} must have a window of {length} rows, got {len(values)}; shorten it."
+            raise ArgumentError(
+                f"{part} series of {name}", f"have a window of {length} rows", len(values), "shorten it"
             )
     scaler = StandardScaler.fit(series.train, allow_constant=allow_constant, name=name)
     train, test = (
@@ -148,7 +151,7 @@ def check_own_files(
             beside = f"dataset {dataset!r}" if in_catalogue else "label_column=True"
             raise ValueError(f"{name} goes with a train file of your own, got it beside {beside}; leave it out.")
         if not file and wanted:
-            raise ValueError(f"{name} must be given with a train file of your own, {dataset}, got none.")
+            raise ArgumentError(name, f"be given with a train file of your own, {dataset}", "none")
     if in_catalogue and label_column:
         raise ValueError(f"label_column goes with a train file of your own, got dataset {dataset!r}; leave it out.")
 
@@ -160,7 +163,7 @@ def _read(paths: list[Path], name: str, *, fill: str | None, index_column: bool,
     )
     labels = read_labels(paths[-1], index_column=index_column, label_column=label_column)
     if train.shape[1] != test.shape[1]:
-        raise ValueError(f"test series of {name} must have {train.shape[1]} channels, as train, got {test.shape[1]}.")
+        raise ArgumentError(f"test series of {name}", f"have {train.shape[1]} channels, as train", test.shape[1])
     if len(labels) != len(test):
-        raise ValueError(f"labels of {name} must be one for each of the {len(test)} test rows, got {len(labels)}.")
+        raise ArgumentError(f"labels of {name}", f"be one for each of the {len(test)} test rows", len(labels))
     return LabelledSeries(train=train, test=test, labels=labels)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from toa._checks import check_choice
+from toa._checks import ArgumentError, check_choice
 from toa._registry import Registry
 from toa.data.frequency import FREQUENCIES
 from toa.data.panel import FILLS
@@ -45,11 +45,11 @@ class FileSpec:
     def __post_init__(self) -> None:
         path = PurePosixPath(self.path)
         if path.is_absolute() or ".." in path.parts or not path.name:
-            raise ValueError(f"path must be relative to a data folder and stay inside it, got {self.path!r}.")
+            raise ArgumentError("path", "be relative to a data folder and stay inside it", repr(self.path))
         if self.sha256 is not None and not re.fullmatch("[0-9a-f]{64}", self.sha256):
-            raise ValueError(f"sha256 must be 64 lowercase hexadecimal digits, got {self.sha256!r}.")
+            raise ArgumentError("sha256", "be 64 lowercase hexadecimal digits", repr(self.sha256))
         if self.git_id is not None and not re.fullmatch("[0-9a-f]{40}", self.git_id):
-            raise ValueError(f"git_id must be 40 lowercase hexadecimal digits, got {self.git_id!r}.")
+            raise ArgumentError("git_id", "be 40 lowercase hexadecimal digits", repr(self.git_id))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +123,7 @@ class AnomalySpec:
 
     def __post_init__(self) -> None:
         if not self.layouts or any(len(files) not in (2, 3) for files in self.layouts):
-            raise ValueError(f"layouts must name train, test and labels of {self.name}, got {self.layouts}.")
+            raise ArgumentError("layouts", f"name train, test and labels of {self.name}", self.layouts)
 
     def files(self) -> tuple[str, ...]:
         """Paths below a data folder, in the first layout."""

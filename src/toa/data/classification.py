@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float32, Int
 from torch import Tensor
 
-from toa._checks import check_at_least, check_choice, check_fraction
+from toa._checks import ArgumentError, check_at_least, check_choice, check_fraction
 from toa.data.catalogue import CLASSIFICATION_SETS, UEA_ARCHIVE, ClassificationSpec
 from toa.data.files import DatasetNotFoundError, checksum, data_folders, find_file, joint_checksum
 from toa.data.panel import Panel, Values
@@ -217,20 +217,24 @@ def _labels(part: Panel) -> list[str]:
 def _check_classes(name: str, train: Panel, test: Panel) -> tuple[str, ...]:
     """Names of the classes in the training cases, after checking that the test cases fit them."""
     if len(train.columns) != len(test.columns):
-        raise ValueError(
-            f"TRAIN and TEST of {name} must have as many channels, got {len(train.columns)} and {len(test.columns)}; "
-            "are the files of one dataset?"
+        raise ArgumentError(
+            f"TRAIN and TEST of {name}",
+            "have as many channels",
+            f"{len(train.columns)} and {len(test.columns)}",
+            "are the files of one dataset?",
         )
     classes = tuple(sorted(set(_labels(train))))
     unknown = sorted(set(_labels(test)) - set(classes))
     if unknown:
-        raise ValueError(
-            f"TEST of {name} must have only classes of TRAIN, got {', '.join(map(repr, unknown))} besides "
-            f"{', '.join(map(repr, classes[:8]))}{' ...' if len(classes) > 8 else ''}; no model can learn them: "
-            "move some of their cases to TRAIN, or drop them."
+        raise ArgumentError(
+            f"TEST of {name}",
+            "have only classes of TRAIN",
+            f"{', '.join(map(repr, unknown))} besides "
+            f"{', '.join(map(repr, classes[:8]))}{' ...' if len(classes) > 8 else ''}",
+            "no model can learn them: move some of their cases to TRAIN, or drop them",
         )
     if len(classes) < 2:
-        raise ValueError(f"TRAIN of {name} must have at least two classes, got only {classes[0]!r}.")
+        raise ArgumentError(f"TRAIN of {name}", "have at least two classes", f"only {classes[0]!r}")
     return classes
 
 
@@ -246,9 +250,11 @@ def read_classification(spec: ClassificationSpec | None, paths: Sequence[Path]) 
         found |= {"train cases": len(train), "test cases": len(test), "steps": max(*train.lengths, *test.lengths)}
     wrong = [f"{found[key]} {key} instead of {want[key]}" for key in want if found[key] != want[key]]
     if wrong:
-        raise ValueError(
-            f"dataset {spec.name!r} must have the archive's sizes, got {', '.join(wrong)} in {paths[0].parent}; get "
-            f"the official files from {UEA_ARCHIVE}, or load your own files by their path."
+        raise ArgumentError(
+            f"dataset {spec.name!r}",
+            "have the archive's sizes",
+            f"{', '.join(wrong)} in {paths[0].parent}",
+            f"get the official files from {UEA_ARCHIVE}, or load your own files by their path",
         )
     return train, test
 
@@ -264,7 +270,7 @@ def _resolve(
         # neither: the error of the catalogue lists its names
         return CLASSIFICATION_SETS[dataset], (path, path)
     if "_TRAIN.ts" not in path.name:
-        raise ValueError(f"dataset must be a file NAME_TRAIN.ts beside NAME_TEST.ts, or a name, got {path}.")
+        raise ArgumentError("dataset", "be a file NAME_TRAIN.ts beside NAME_TEST.ts, or a name", path)
     pair = own_pair(path)
     for file in pair:
         if not file.is_file():
@@ -348,9 +354,11 @@ def hold_out(labels: Sequence[int], share: float, seed: int) -> tuple[list[int],
         count = 0 if len(indices) < 2 else max(1, int(share * len(indices) + 0.5))
         held += indices[epoch_order(len(indices), seed, int(label)).numpy()[:count]].tolist()
     if not held:
-        raise ValueError(
-            f"labels must have a class with two cases, one of them for validation, got {len(kinds)} cases of "
-            f"{len(np.unique(kinds))} classes; add cases, or use protocol tslib-uea, which validates on TEST."
+        raise ArgumentError(
+            "labels",
+            "have a class with two cases, one of them for validation",
+            f"{len(kinds)} cases of {len(np.unique(kinds))} classes",
+            "add cases, or use protocol tslib-uea, which validates on TEST",
         )
     kept = np.setdiff1d(np.arange(len(kinds)), held)
     return kept.tolist(), sorted(held)
@@ -363,9 +371,11 @@ def fold_numbers(labels: Sequence[int], folds: int, seed: int) -> Int[np.ndarray
 
     kinds, counts = np.unique(labels, return_counts=True)
     if counts.min() < 2:
-        raise ValueError(
-            f"labels must have two cases of each class for folds, got one of class {kinds[counts.argmin()]}; add "
-            "cases, or use evaluation=strict."
+        raise ArgumentError(
+            "labels",
+            "have two cases of each class for folds",
+            f"one of class {kinds[counts.argmin()]}",
+            "add cases, or use evaluation=strict",
         )
     numbers = np.zeros(len(labels), dtype=np.int64)
     splitter = StratifiedKFold(min(folds, int(counts.min())), shuffle=True, random_state=seed % 2**32)
@@ -387,13 +397,13 @@ def fold_rows(numbers: Int[Tensor, " n"]) -> Int[Tensor, "r k"]:
 def interpolate_missing(case: Values, name: str) -> Values:
     """A case without NaN: linear between neighbours in time, the nearest value at the ends."""
     if np.isinf(case).any():
-        raise ValueError(f"{name} must be finite, got {int(np.isinf(case).sum())} infinite values; remove them.")
+        raise ArgumentError(name, "be finite", f"{int(np.isinf(case).sum())} infinite values", "remove them")
     missing = np.isnan(case)
     if not missing.any():
         return case
     if missing.all(0).any():
         channel = int(missing.all(0).argmax())
-        raise ValueError(f"{name} must have values in every channel, got none in channel {channel + 1}; drop it.")
+        raise ArgumentError(name, "have values in every channel", f"none in channel {channel + 1}", "drop it")
     filled = pd.DataFrame(case).interpolate("linear", limit_direction="both")
     return filled.to_numpy(dtype=np.float64)
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from toa._checks import Argument, ArgumentError, ArgumentWarning, Name, as_part
 from toa._limits import list_first
 
 # fewest cells of a table with the same number
@@ -128,37 +129,28 @@ def _equals(values: np.ndarray, number: float) -> Bool[np.ndarray, "t c"]:
     return equal
 
 
-def warn_of_codes(values: Float64[np.ndarray, "t c"], columns: Sequence[str], name: str, stacklevel: int) -> None:
+def warn_of_codes(values: Float64[np.ndarray, "t c"], columns: Sequence[str], name: Name, stacklevel: int) -> None:
     """Warn of numbers that look like codes for missing values, with their columns and counts."""
     codes = find_codes(values, columns)
     if codes:
         listed = list_first(
-            [f"{_shown(code.value)} in column {code.column!r} ({code.count} times)" for code in codes], 8
+            [f"{_text_of(code.value)} in column {code.column!r} ({code.count} times)" for code in codes], 8
         )
-        first = _shown(codes[0].value)
-        warnings.warn(
-            f"{name} has numbers that look like codes for missing values: {listed}. They are read as values; if they "
-            f"mean missing values, give missing_values, here {first}; if not, give missing_values, here nan.",
-            UserWarning,
-            stacklevel=stacklevel + 1,
-        )
+        first = codes[0].value
+        given = Argument("missing_values", int(first) if first == np.rint(first) and abs(first) < _EXACT else first)
+        text = f" has numbers that look like codes for missing values: {listed}. They are read as values; give "
+        nothing = Argument("missing_values", float("nan"))
+        warning = ArgumentWarning(as_part(name), text, given, " if they mean missing values, or ", nothing, " if not.")
+        warnings.warn(warning, stacklevel=stacklevel + 1)
 
 
-def _shown(value: float) -> str:
-    return f"{value:.{_DIGITS}g}" if abs(value) >= _HUGE else _text_of(value)
-
-
-def check_missing_values(missing_values: object) -> None:
-    """Raise ValueError if the numbers that mean a missing value are not a list of finite numbers."""
+def missing_numbers(missing_values: object) -> tuple[float, ...] | None:
+    """The numbers that mean a missing value; None if nothing is known. NaN means one in any case."""
     if missing_values is None:
-        return
-    wrong = isinstance(missing_values, str) or not isinstance(missing_values, Sequence | np.ndarray)
-    if wrong or not all(map(_is_number, missing_values)):  # type: ignore[call-overload]
-        raise ValueError(
-            f"missing_values must be a list of numbers, such as [-9999], got {missing_values!r}; an empty list reads "
-            "all numbers as values."
-        )
-
-
-def _is_number(number: object) -> bool:
-    return isinstance(number, int | float | np.integer | np.floating) and not isinstance(number, bool)
+        return None
+    numbers: list[float] = []
+    for number in missing_values if isinstance(missing_values, list | tuple | np.ndarray) else [missing_values]:
+        if isinstance(number, bool) or not isinstance(number, int | float | np.integer | np.floating):
+            raise ArgumentError("missing_values", "be numbers, such as [-9999]", repr(missing_values))
+        numbers.append(float(number))
+    return tuple(numbers)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toa._checks import check_choice
+from toa._checks import ArgumentError, check_choice
 from toa._limits import shorten
 from toa._registry import Registry
 from toa.data.catalogue import FileSpec, read_entries
@@ -65,7 +65,7 @@ class CollectionSpec:
     def __post_init__(self) -> None:
         check_choice("reader", self.reader, READERS)
         if len(self.files) != len(self.sha256):
-            raise ValueError(f"sha256 must have one checksum per file of {self.name}, got {len(self.sha256)}.")
+            raise ArgumentError("sha256", f"have one checksum per file of {self.name}", len(self.sha256))
 
     def file_specs(self) -> tuple[FileSpec, ...]:
         """The files as entries that `locate` and `verify` take."""
@@ -107,7 +107,7 @@ def load_collection(name: str, data_dir: str | Path | None = None) -> Collection
     whole, *last = _read(spec, paths)
     if len(whole) != spec.series or any(len(panel) != len(whole) for panel in last):
         found = ", ".join(str(len(panel)) for panel in (whole, *last))
-        raise ValueError(f"collection {name!r} must have {spec.series} series, got {found} in {paths[0]}.")
+        raise ArgumentError(f"collection {name!r}", f"have {spec.series} series", f"{found} in {paths[0]}")
     if last:
         train = whole
         test = last[0]
@@ -116,7 +116,7 @@ def load_collection(name: str, data_dir: str | Path | None = None) -> Collection
         test = whole.tail(spec.horizon)
     for index, rows in enumerate(test.lengths):
         if rows != spec.horizon:
-            raise ValueError(f"{test.label(index, name)} must have {spec.horizon} last values, got {rows}.")
+            raise ArgumentError(test.label(index, name), f"have {spec.horizon} last values", rows)
     return Collection(spec=spec, train=train, test=test)
 
 
@@ -131,14 +131,14 @@ def read_tsf(path: str | Path) -> Panel:
     for number, line in lines:
         *fields, series = line.split(":")
         if len(fields) != len(attributes):
-            raise ValueError(f"{path} must have {len(attributes)} attributes, got {len(fields)} in line {number}.")
+            raise ArgumentError(path, f"have {len(attributes)} attributes", f"{len(fields)} in line {number}")
         by_attribute = dict(zip(attributes, fields, strict=True))
         names.append(by_attribute.get("series_name", str(len(values))))
         if "start_timestamp" in by_attribute:
             starts.append(_read_tsf_start(by_attribute["start_timestamp"], path, number))
         values.append(_numbers(series.replace("?", "nan").split(","), path, number))
     if not values:
-        raise ValueError(f"{path} must hold series below @data, got none; is the file complete?")
+        raise ArgumentError(path, "hold series below @data", "none", "is the file complete?")
     times = None
     if freq is not None and len(starts) == len(values):
         # a month may start on any day in such files: the first day is the grid
@@ -166,9 +166,7 @@ def _read_tsf_start(text: str, path: Path, number: int) -> pd.Timestamp:
     try:
         return pd.to_datetime(text, format="%Y-%m-%d %H-%M-%S")
     except ValueError:
-        raise ValueError(
-            f"{path} must have times as 2020-01-31 00-00-00, got {shorten(text)} in line {number}."
-        ) from None
+        raise ArgumentError(path, "have times as 2020-01-31 00-00-00", f"{shorten(text)} in line {number}") from None
 
 
 def _read(spec: CollectionSpec, paths: Sequence[Path]) -> list[Panel]:
@@ -198,7 +196,7 @@ def _read(spec: CollectionSpec, paths: Sequence[Path]) -> list[Panel]:
             values = [_numbers(row[first:], path, number) for number, row in rows]
         panels.append(_panel(ids, values, spec.freq))
     if panels[0].ids != panels[1].ids:
-        raise ValueError(f"{paths[1]} must have the series of {paths[0]} in the same order, got others.")
+        raise ArgumentError(paths[1], f"have the series of {paths[0]} in the same order", "others")
     return panels
 
 
@@ -210,4 +208,4 @@ def _numbers(cells: Sequence[str], path: Path, number: int) -> Values:
     try:
         return np.array(cells, dtype=np.float64)[:, None]
     except ValueError as error:
-        raise ValueError(f"{path} must hold numbers, got: {str(error)[:200]} in line {number}.") from error
+        raise ArgumentError(path, "hold numbers", f"an error: {str(error)[:200]} in line {number}") from error

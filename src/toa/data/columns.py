@@ -21,11 +21,14 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Int64
 
+from toa._checks import Argument, ArgumentError, ArgumentWarning, Name, Phrase, as_part, part_of
 from toa._limits import list_first, shorten
 from toa.data.codes import mark_missing
 from toa.data.frequency import Frequency, to_zone_days
 from toa.data.panel import Panel, Values, fill_missing, is_number, make_panel, to_numbers
 
+# what to do about dates with the day or the month first
+GIVE_ORDER = Phrase("give ", Argument("day_first", True), " or ", Argument("day_first", False))
 # names of columns of ids
 _IDS = re.compile(r"(.*[\W_])?id|(?:case|sample)(?:[\W_]?(?:id|number|no))?", re.IGNORECASE)
 # fewest cases whose increasing whole numbers in the first column are no chance
@@ -52,7 +55,7 @@ _FIRST_YEAR = 1000
 
 
 def read_times(
-    column: Any, ids: Any, label: str, *, day_first: bool | None, time_zone: str | None, freq: Frequency | None
+    column: Any, ids: Any, label: Name, *, day_first: bool | None, time_zone: str | None, freq: Frequency | None
 ) -> tuple[pd.Index, bool | None]:
     """Dates in one time zone, or integers, and whether the day came first in text."""
     if column.dtype.is_integer() or column.dtype.is_float():
@@ -70,21 +73,21 @@ def read_times(
     return dates if time_zone is None else to_zone(dates, time_zone, codes, label), order
 
 
-def _read_numbers(column: Any, label: str) -> pd.Index:
+def _read_numbers(column: Any, label: Name) -> pd.Index:
     """Integers as they are, or as the dates that they spell."""
     values = column.to_numpy()
     if column.is_null().any() or np.isnan(values).any():
-        raise ValueError(f"{label} must have a number in every row, got none in some.")
+        raise ArgumentError(label, "have a number in every row", "none in some")
     steps = values.astype(np.int64)
     odd = steps != values
     if odd.any():
-        raise ValueError(
-            f"{label} must have dates or whole numbers, got {values[odd][0]:g}; give dates, or the numbers of the rows."
+        raise ArgumentError(
+            label, "have dates or whole numbers", f"{values[odd][0]:g}", "give dates, or the numbers of the rows"
         )
     if (dates := spelled_dates(steps)) is None:
         return pd.Index(steps)
-    shown = f"{label}: {steps[0]} and the other numbers are read as dates, {dates[0]:%Y-%m-%d} and so on."
-    warnings.warn(shown, UserWarning, stacklevel=2)
+    shown = f": {steps[0]} and the other numbers are read as dates, {dates[0]:%Y-%m-%d} and so on."
+    warnings.warn(ArgumentWarning(label, shown), stacklevel=2)
     return dates
 
 
@@ -115,7 +118,7 @@ def is_regular(
 
 
 def parse_dates(
-    text: "pd.Series[str]", name: str, *, day_first: bool = False, offsets: bool = False
+    text: "pd.Series[str]", name: Name, *, day_first: bool = False, offsets: bool = False
 ) -> pd.DatetimeIndex:
     """Dates, one per row; raises ValueError if a cell is not a date.
 
@@ -128,7 +131,7 @@ def parse_dates(
             dates = pd.DatetimeIndex(pd.to_datetime(text, errors="coerce", dayfirst=day_first))
         except ValueError as error:
             if not offsets:
-                raise ValueError(f"{name} must have dates in one time zone, got {error}; write them in UTC.") from error
+                raise ArgumentError(name, "have dates in one time zone", error, "write them in UTC") from error
             dates = pd.DatetimeIndex(pd.to_datetime(text, errors="coerce", dayfirst=day_first, utc=True))
         if dates.isna().any():
             # exports often omit the time at midnight: ISO dates of different lengths
@@ -140,9 +143,11 @@ def parse_dates(
         wrong = np.ones(len(text), dtype=bool)
     bad = np.flatnonzero(wrong)
     if len(bad):
-        raise ValueError(
-            f"{name} must have a date in every row, got {shorten(text.iloc[bad[0]])} at data row {bad[0] + 1} "
-            f"({len(bad)} such rows); write dates as 2016-07-01 00:00:00."
+        raise ArgumentError(
+            name,
+            "have a date in every row",
+            f"{shorten(text.iloc[bad[0]])} at data row {bad[0] + 1} ({len(bad)} such rows)",
+            "write dates as 2016-07-01 00:00:00",
         )
     return dates
 
@@ -179,15 +184,14 @@ def warn_of_late_columns(panel: Panel, *, alone: bool) -> None:
         warnings.warn(text, stacklevel=4)
 
 
-def warn_of_wide_array(parts: Sequence[Values], name: str) -> None:
+def warn_of_wide_array(parts: Sequence[Values], name: Name) -> None:
     """Warn of an array (T, C) with far more columns than rows, which may be (C, T)."""
     rows = max(map(len, parts))
     columns = parts[0].shape[1]
     if columns >= max(_LEAST_WIDE, _WIDE * rows):
-        text = (
-            f"{name} is read as {rows} rows of {columns} columns, because arrays are (T, C): rows of time, then columns"
-        )
-        warnings.warn(f"{text}. If it is (C, T), pass its transpose, array.T.", UserWarning, stacklevel=6)
+        text = f" is read as {rows} rows of {columns} columns, because arrays are (T, C): rows of time, then columns"
+        remedy = ". If it is (C, T), pass its transpose, array.T."
+        warnings.warn(ArgumentWarning(as_part(name), text, remedy), stacklevel=6)
 
 
 def warn_of_ended_columns(panel: Panel, columns: Sequence[str]) -> None:
@@ -209,12 +213,11 @@ def warn_of_ended_columns(panel: Panel, columns: Sequence[str]) -> None:
                 where = "" if panel.ids[index] is None else f" of series {panel.ids[index]!r}"
                 ended.append(f"{columns[place]!r}{where} since {since} ({count} rows)")
     if ended:
-        warnings.warn(
+        text = (
             f"some columns have only one value in their last rows: {list_first(ended, _LISTED)}. If they have ended, "
-            "their forecast means nothing: choose the other columns with values, or cut the rows off.",
-            UserWarning,
-            stacklevel=4,
+            "their forecast means nothing: choose the other columns with "
         )
+        warnings.warn(ArgumentWarning(text, Argument("values"), ", or cut the rows off."), stacklevel=4)
 
 
 def warn_of_single_cases(labels: Sequence[Any], counts: Sequence[int]) -> None:
@@ -231,10 +234,10 @@ def warn_of_single_cases(labels: Sequence[Any], counts: Sequence[int]) -> None:
 
 def find_order(
     text: "pd.Series[str]",
-    name: str,
+    name: Name,
     day_first: bool | None,
     is_regular: Callable[..., bool],
-    remedy: str = "give day_first=True or day_first=False",
+    remedy: str | Phrase = GIVE_ORDER,
 ) -> bool | None:
     """Whether the day comes first in dates such as 01/02/2015; None for dates of another form.
 
@@ -245,9 +248,12 @@ def find_order(
     numbers = text.astype("string").str.extract(_ORDERED)
     odd = np.flatnonzero(numbers[0].isna())
     if 0 < 2 * len(odd) < len(numbers):
-        raise ValueError(
-            f"{name} must have a date in every row, got {shorten(text.iloc[odd[0]])} at data row {odd[0] + 1} "
-            f"({len(odd)} such rows) beside dates such as {text[numbers[0].notna()].iloc[0]!r}; correct or remove it."
+        raise ArgumentError(
+            name,
+            "have a date in every row",
+            f"{shorten(text.iloc[odd[0]])} at data row {odd[0] + 1} ({len(odd)} such rows) beside dates such as "
+            f"{text[numbers[0].notna()].iloc[0]!r}",
+            "correct or remove it",
         )
     if numbers.empty or len(odd):
         return None
@@ -255,25 +261,33 @@ def find_order(
     certain = bool((first > 31).any())
     short = bool((years.str.len() == 2).all())
     if short and (certain or (day_first is None and _begins_with_year(text, name, is_regular))):
-        more = remedy if not certain and "day_first" in remedy else ""
-        raise ValueError(
-            f"{name} must have years of four digits if they come first, got {text.iloc[int(first.argmax())]!r}, which "
-            f"seems to begin with a year; write dates as 2016-07-01{f', or {more} if it does not' if more else ''}."
+        remedies = [] if certain or isinstance(remedy, str) else [Phrase(remedy, " if it does not")]
+        raise ArgumentError(
+            name,
+            "have years of four digits if they come first",
+            f"{text.iloc[int(first.argmax())]!r}, which seems to begin with a year",
+            "write dates as 2016-07-01",
+            *remedies,
         )
     possible = {True: bool((second <= 12).all()), False: bool((first <= 12).all())}
     wrong = {True: int((second > 12).argmax()), False: int((first > 12).argmax())}
     if not any(possible.values()):
-        raise ValueError(
-            f"{name} must have the day and the month in one order, got {text.iloc[wrong[True]]!r} at data row "
-            f"{wrong[True] + 1} and {text.iloc[wrong[False]]!r} at data row {wrong[False] + 1}; write dates as "
-            "2016-07-01."
+        raise ArgumentError(
+            name,
+            "have the day and the month in one order",
+            f"{text.iloc[wrong[True]]!r} at data row {wrong[True] + 1} and {text.iloc[wrong[False]]!r} at data row "
+            f"{wrong[False] + 1}",
+            "write dates as 2016-07-01",
         )
     if day_first is not None:
         if not possible[day_first]:
             row = wrong[day_first]
-            raise ValueError(
-                f"{name} must have dates with the {'day' if day_first else 'month'} first, as asked by "
-                f"day_first={day_first}, got {text.iloc[row]!r} at data row {row + 1}; give day_first={not day_first}."
+            first_part = "day" if day_first else "month"
+            raise ArgumentError(
+                name,
+                Phrase(f"have dates with the {first_part} first, as asked by ", Argument("day_first", day_first)),
+                f"{text.iloc[row]!r} at data row {row + 1}",
+                Phrase("give ", Argument("day_first", not day_first)),
             )
         return day_first
     if not all(possible.values()):
@@ -284,14 +298,14 @@ def find_order(
     regular = [order for order in (True, False) if is_regular(parse_dates(text, name, day_first=order, offsets=True))]
     if len(regular) != 1:
         why = "in both orders the rows are regular" if regular else "in neither order the rows are regular"
-        raise ValueError(f"{name} must show if the day or the month comes first, got {shown!r}, and {why}; {remedy}.")
+        raise ArgumentError(name, "show if the day or the month comes first", f"{shown!r}, and {why}", remedy)
     which = "day" if regular[0] else "month"
-    found = f"{name}: {shown!r} is read with the {which} first, because only then are the rows regular."
-    warnings.warn(found, stacklevel=4)
+    why = f": {shown!r} is read with the {which} first, because only then are the rows regular."
+    warnings.warn(ArgumentWarning(name, why), stacklevel=4)
     return regular[0]
 
 
-def _begins_with_year(text: Any, name: str, is_regular: Callable[..., bool]) -> bool:
+def _begins_with_year(text: Any, name: Name, is_regular: Callable[..., bool]) -> bool:
     """Whether the dates are regular as yy-mm-dd, and with the year last are irregular or span twice the time."""
     spans = dict.fromkeys((None, True, False), pd.Timedelta.max)
     for order in spans:
@@ -302,7 +316,7 @@ def _begins_with_year(text: Any, name: str, is_regular: Callable[..., bool]) -> 
     return spans[None] < min(spans[True], spans[False]) / 2
 
 
-def to_zone(dates: pd.DatetimeIndex, zone: str, series: Int64[np.ndarray, " t"] | None, name: str) -> pd.DatetimeIndex:
+def to_zone(dates: pd.DatetimeIndex, zone: str, series: Int64[np.ndarray, " t"] | None, name: Name) -> pd.DatetimeIndex:
     """Dates in a time zone. Local times without offset are its clock times; a skipped midnight is the next time.
 
     Its order within each series shows which of two equal hours is the first; `series` has the series of each row.
@@ -310,7 +324,7 @@ def to_zone(dates: pd.DatetimeIndex, zone: str, series: Int64[np.ndarray, " t"] 
     try:
         zoneinfo.ZoneInfo(zone)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"time_zone must be a name such as 'Europe/Rome' or 'UTC', got {zone!r}.") from None
+        raise ArgumentError("time_zone", "be a name such as 'Europe/Rome' or 'UTC'", repr(zone)) from None
     if dates.tz is not None:
         return dates.tz_convert(zone)
     if (dates == dates.normalize()).all():
@@ -324,18 +338,20 @@ def to_zone(dates: pd.DatetimeIndex, zone: str, series: Int64[np.ndarray, " t"] 
     if len(unknown):
         row = int(unknown[0])
         why = "which the clocks skip" if found[row] is pd.NaT else "an hour that the clocks repeat, but only once"
-        raise ValueError(
-            f"{name} must have local times of {zone}, got {dates[row]} at data row {row + 1}, {why}; write dates with "
-            "their offset, such as 2016-07-01T00:00+02:00."
+        raise ArgumentError(
+            name,
+            f"have local times of {zone}",
+            f"{dates[row]} at data row {row + 1}, {why}",
+            "write dates with their offset, such as 2016-07-01T00:00+02:00",
         )
     return found
 
 
-def _stored_dates(column: Any, label: str) -> pd.DatetimeIndex:
+def _stored_dates(column: Any, label: Name) -> pd.DatetimeIndex:
     """Dates of a column that holds dates, not text."""
     native = column.to_native()
     if column.dtype in (nw.Duration, nw.Time):
-        raise ValueError(f"{label} must have dates or whole numbers, got {column.dtype}; add a start date to them.")
+        raise ArgumentError(label, "have dates or whole numbers", column.dtype, "add a start date to them")
     if isinstance(native, pd.Series):
         dates = pd.DatetimeIndex(native)
     else:
@@ -345,7 +361,7 @@ def _stored_dates(column: Any, label: str) -> pd.DatetimeIndex:
         dates = dates if zone is None else dates.tz_localize("UTC").tz_convert(zone)
     if dates.hasnans:
         row = int(dates.isna().argmax()) + 1
-        raise ValueError(f"{label} must have a date in every row, got none at data row {row}.")
+        raise ArgumentError(label, "have a date in every row", f"none at data row {row}")
     return dates
 
 
@@ -356,46 +372,53 @@ def categories_of(column: Any, known: Sequence[str] | None) -> tuple[str, ...] |
     return tuple(sorted({str(cell) for cell in column.drop_nulls().unique().to_list()}) if known is None else known)
 
 
-def to_codes(column: Any, categories: Sequence[str], name: str) -> np.ndarray:
+def to_codes(column: Any, categories: Sequence[str], name: Name) -> np.ndarray:
     """The place of each cell in the known categories."""
     places = {text: place for place, text in enumerate(categories)}
     codes = [None if cell is None or cell != cell else places.get(str(cell), -1) for cell in column.to_list()]
     if None in codes:
         where = f"at data row {codes.index(None) + 1} ({codes.count(None)} such rows)"
-        rule = f"column {column.name!r} of {name} must have text in every row"
-        raise ValueError(f"{rule}, got an empty cell {where}; fill empty cells, for example with 'none'.")
+        raise ArgumentError(
+            part_of(name, f"column {column.name!r}"),
+            "have text in every row",
+            f"an empty cell {where}",
+            "fill empty cells, for example with 'none'",
+        )
     if -1 in codes:
         row = codes.index(-1)
-        raise ValueError(
-            f"column {column.name!r} of {name} must have a category of fit in every row, {shorten(list(categories))}, "
-            f"got {column[row]!r} at data row {row + 1}; change it, or fit again."
+        raise ArgumentError(
+            part_of(name, f"column {column.name!r}"),
+            f"have a category of fit in every row, {shorten(list(categories))}",
+            f"{column[row]!r} at data row {row + 1}",
+            "change it, or fit again",
         )
     return np.asarray(codes, dtype=np.float64)
 
 
 def to_steps(
-    frame: Any, columns: Sequence[Any], missing: str, missing_values: Sequence[float] | None, name: str
+    frame: Any, columns: Sequence[Any], missing: str, codes: Sequence[float] | None, name: Name
 ) -> tuple[Values, tuple[str, ...]]:
     """Numbers (n, L) of a table with one case per row and one step per column, and the names of the steps."""
     table = pd.DataFrame({str(column): frame.get_column(column).to_numpy() for column in columns})
-    numbers = to_numbers(table, name, "give id, if the column names the cases, drop it, or convert it to numbers")
-    numbers = mark_missing(numbers, missing_values or ())
+    give_id = Phrase("give ", Argument("id"), ", if the column names the cases")
+    numbers = to_numbers(table, name, (give_id, "drop it", "convert it to numbers"))
+    numbers = mark_missing(numbers, codes or ())
     if missing == "error":
         # before cases are made, whose errors name no row and no column of the table
         fill_missing(numbers, list(table.columns), name, missing)
     return numbers, tuple(table.columns)
 
 
-def remedy_for(data: object) -> str:
-    """How to make a table of data that are none; "" if they are of an unknown kind."""
-    remedies = {
-        "toarray": "sparse data must be dense: call toarray() on it",
-        "to_frame": "make it a frame with to_frame()",
-        "collect": "collect it first",
-        "items": "make it a frame with pandas.DataFrame()",
-        "append": "make it an array, or join frames with pandas.concat() and give id",
+def remedies_for(data: object) -> tuple[str | Phrase, ...]:
+    """How to make a table of data that are none; nothing if they are of an unknown kind."""
+    remedies: dict[str, tuple[str | Phrase, ...]] = {
+        "toarray": ("sparse data must be dense: call toarray() on it",),
+        "to_frame": ("make it a frame with to_frame()",),
+        "collect": ("collect it first",),
+        "items": ("make it a frame with pandas.DataFrame()",),
+        "append": ("make it an array", Phrase("join frames with pandas.concat() and give ", Argument("id"))),
     }
-    return next((f"; {text}" for method, text in remedies.items() if hasattr(data, method)), "")
+    return next((parts for method, parts in remedies.items() if hasattr(data, method)), ())
 
 
 def warn_of_misread(panel: Panel) -> None:
@@ -413,15 +436,16 @@ def warn_of_misread(panel: Panel) -> None:
         distinct = len(set(values))
         named = _IDS.fullmatch(step) and 1 < distinct == 1 + np.count_nonzero(np.diff(values))
         if whole[place] and (named or (first and distinct == len(values))):
-            text = f"column {step!r} is read as step {place + 1} of each case, but looks like an id; give id={step!r}"
-            warnings.warn(f"{text} if it names the cases.", stacklevel=3)
+            text = f"column {step!r} is read as step {place + 1} of each case, but looks like an id; give "
+            warnings.warn(ArgumentWarning(text, Argument("id", step), " if it names the cases."), stacklevel=3)
     is_long = panel.id_column is not None and panel.times is None and not panel.steps
     for place, column in enumerate(panel.columns) if is_long and len(panel.columns) > 1 else ():
         gaps = [np.diff(np.sort(case[:, place])) for case in panel.values]
         every = np.concatenate(gaps)
         if len(every) > len(gaps) and every[0] > 0 and np.allclose(every, every[0]):
-            text = f"column {column!r} is read as a channel, but looks like a time; give time={column!r} if it is one"
-            warnings.warn(f"{text}, or choose the channels with values.", stacklevel=3)
+            text = f"column {column!r} is read as a channel, but looks like a time; give "
+            remedy = Phrase(Argument("time", column), " if it is one, or choose the channels with ", Argument("values"))
+            warnings.warn(ArgumentWarning(text, remedy, "."), stacklevel=3)
 
 
 def warn_of_steps(panel: Panel, chosen: Collection[str]) -> None:
@@ -431,12 +455,14 @@ def warn_of_steps(panel: Panel, chosen: Collection[str]) -> None:
         equal = len(gaps) >= _EQUAL and gaps[0] > 0 and np.allclose(gaps, gaps[0], atol=0.0)
         if equal and column not in chosen:
             whole = all((rows[:, place] % 1 == 0).all() for rows in panel.values)
-            remedy = f"give time={column!r}" if whole else "choose the other columns with values"
-            text = f"column {column!r} is read as values, but looks like a time; {remedy} if it is one."
-            warnings.warn(text, stacklevel=3)
+            remedy = Phrase("choose the other columns with ", Argument("values"))
+            if whole:
+                remedy = Phrase("give ", Argument("time", column))
+            text = f"column {column!r} is read as values, but looks like a time; "
+            warnings.warn(ArgumentWarning(text, remedy, " if it is one."), stacklevel=3)
 
 
-def without_text(frame: Any, columns: Sequence[Any], kept_text: Collection[str], ids: Any, name: str) -> list[Any]:
+def without_text(frame: Any, columns: Sequence[Any], kept_text: Collection[str], ids: Any, name: Name) -> list[Any]:
     """The columns but those of text that are constant in each series; a warning names these."""
     left: list[Any] = []
     for column in columns:
@@ -449,6 +475,6 @@ def without_text(frame: Any, columns: Sequence[Any], kept_text: Collection[str],
                 left.append(column)
     if left:
         shown = ", ".join(map(repr, left))
-        text = f"columns of {name} with the same text in all rows of a series are left out: {shown}."
-        warnings.warn(text, stacklevel=4)
+        text = f" with the same text in all rows of a series are left out: {shown}."
+        warnings.warn(ArgumentWarning(part_of(name, "columns"), text), stacklevel=4)
     return [column for column in columns if column not in left]

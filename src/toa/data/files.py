@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pooch
 
-from toa._checks import check_at_least
+from toa._checks import ArgumentError, check_at_least
 from toa._limits import DOWNLOAD_BYTES, DOWNLOAD_SECONDS
 from toa.data.catalogue import DatasetSpec, FileSpec
 from toa.data.tables import open_unpacked, read_dataset
@@ -136,7 +136,7 @@ def fetch(
     folder = data_folders(data_dir)[0]
     target = folder / spec.path
     if spec.url is None:
-        raise ValueError(f"dataset {spec.name!r} must have a url to be downloaded, got none; {how_to_get(spec)}.")
+        raise ArgumentError(f"dataset {spec.name!r}", "have a url to be downloaded", "none", how_to_get(spec))
     part = target.with_name(f"{target.name}.part")
     while (found := _correct_file(spec, target, read)) is None:
         with _held(part) as mine:
@@ -251,7 +251,7 @@ def _receive(url: str, part: Path, progress: Progress | None, end: float) -> Non
                 done += len(piece)
                 if (size := max(done, total or 0)) > DOWNLOAD_BYTES:
                     file.truncate(0)
-                    raise ValueError(f"it must have at most {DOWNLOAD_BYTES} bytes, got at least {size}")
+                    raise ArgumentError("it", f"have at most {DOWNLOAD_BYTES} bytes", f"at least {size}")
                 if time.monotonic() > end:
                     raise TimeoutError(f"it must take at most {DOWNLOAD_SECONDS:.0f} s")
                 file.write(piece)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from toa._checks import check_choice, check_positive
+from toa._checks import ArgumentError, check_choice, check_positive
 from toa.data.catalogue import DATASETS, DatasetSpec
 from toa.data.files import checksum, locate
 from toa.data.files import verify as verify_file
@@ -106,7 +106,7 @@ def load_forecast(
     stamps = None
     if marks:
         if panel.times is None or not isinstance(dates := panel.times[0], pd.DatetimeIndex):
-            raise ValueError(f"{name} must have dates for time marks, got none; give marks=False.")
+            raise ArgumentError(name, "have dates for time marks", "none", "give marks=False")
         stamps = torch.from_numpy(time_marks(dates, freq)).float().to(device)
     train, val, test = (
         Windows(values, stamps, part, lookback, horizon, device=device, budget_bytes=budget_bytes) for part in segments

@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 from packaging.version import Version
 
+from toa._checks import Argument, ArgumentError, Phrase
 from toa._files import check_ending, ending_of, missing_package, write_atomically
 from toa._limits import list_first, memory_budget, shorten, unpacked_limit
 from toa.data.columns import is_date
@@ -73,10 +74,10 @@ def read_frame(
         sheet: Sheet of an Excel workbook; None reads the only one with rows.
     """
     if decimal not in (None, ".", ","):
-        raise ValueError(f"decimal must be '.' or ',', got {decimal!r}.")
+        raise ArgumentError("decimal", "be '.' or ','", repr(decimal))
     kind = _KINDS.get(ending_of(path))
     if sheet is not None and kind != "Excel":
-        raise ValueError(f"sheet must be left out for a file that is no Excel workbook, got {sheet!r} for {path.name}.")
+        raise ArgumentError("sheet", "be left out for a file that is no Excel workbook", f"{sheet!r} for {path.name}")
     if kind is None:
         return _read_text(path, decimal, names)
     if kind == "Excel":
@@ -100,7 +101,7 @@ def _errors_of_parser(path: Path, kind: str) -> Iterator[None]:
         raise
     except Exception as error:
         line = textwrap.shorten(str(error), 200, placeholder=" …", break_on_hyphens=False).rstrip(".")
-        raise ValueError(f"{path} must be a complete {kind} file, got: {line}; write it again.") from error
+        raise ArgumentError(path, f"be a complete {kind} file", f"an error: {line}", "write it again") from error
 
 
 def _read_text(path: Path, decimal: str | None, names: Sequence[str]) -> pd.DataFrame:
@@ -126,13 +127,14 @@ def _read_text(path: Path, decimal: str | None, names: Sequence[str]) -> pd.Data
 def _read_workbook(path: Path, decimal: str | None, sheet: str | None, names: Sequence[str]) -> pd.DataFrame:
     """The table in a sheet of an Excel workbook."""
     if path.is_file() and not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} must be an Excel workbook (.xlsx), got another file or a part; save it as .xlsx.")
+        raise ArgumentError(path, "be an Excel workbook (.xlsx)", "another file or a part", "save it as .xlsx")
     with _errors_of_parser(path, "Excel"):
         sheets = _read_sheets(path)
     if sheet not in sheets and (sheet is not None or len(sheets) != 1):
         wanted = "one sheet with rows" if sheet is None else f"rows in sheet {sheet!r}"
         listed = ", ".join(map(repr, sheets)) or "none"
-        raise ValueError(f"{path} must have {wanted}, got {listed}; name one of its sheets with sheet.")
+        remedy = Phrase("name one of its sheets with ", Argument("sheet"))
+        raise ArgumentError(path, f"have {wanted}", listed, remedy)
     # a number may be a name
     frame = sheets[sheet or next(iter(sheets))].rename(columns=str)
     ids = [name for name in set(names).intersection(frame) if frame[name].astype("string").str.match(r"0\d").any()]
@@ -168,7 +170,7 @@ def _check_names(frame: pd.DataFrame, path: Path) -> None:
         is_number(name.replace(",", ".")) for name in frame
     ):
         shown = ", ".join(map(repr, frame.columns[:3]))
-        raise ValueError(f"{path} must begin with the names of its columns, got {shown}; add a first line of names.")
+        raise ArgumentError(path, "begin with the names of its columns", shown, "add a first line of names")
 
 
 def _check_rows(path: Path, kind: str) -> None:
@@ -253,9 +255,11 @@ def _check_excel(frame: pd.DataFrame) -> None:
     texts = (cell for name in frame.select_dtypes(exclude="number") for cell in frame[name] if isinstance(cell, str))
     for text in (*frame, *texts):
         if len(text) > _EXCEL_LENGTH or _NOT_EXCEL.search(text):
-            raise ValueError(
-                f"a table in Excel must have text of at most {_EXCEL_LENGTH} characters without control characters, "
-                f"got {shorten(text)}; choose a file that ends in .csv or .parquet."
+            raise ArgumentError(
+                "a table in Excel",
+                f"have text of at most {_EXCEL_LENGTH} characters without control characters",
+                shorten(text),
+                "choose a file that ends in .csv or .parquet",
             )
 
 
@@ -328,9 +332,11 @@ def _find_separator(content: bytes, path: Path) -> str:
     header = {separator: len(next(csv.reader(lines[:1], delimiter=separator))) for separator in even}
     most = [separator for separator in even if header[separator] == max(header.values())]
     if len(most) > 1:
-        raise ValueError(
-            f"{path} must have one separator, got {' and '.join(map(repr, most))} equally often in each line; put "
-            "quotes around cells that contain one."
+        raise ArgumentError(
+            path,
+            "have one separator",
+            f"{' and '.join(map(repr, most))} equally often in each line",
+            "put quotes around cells that contain one",
         )
     return most[0]
 
@@ -404,9 +410,11 @@ def _decimal_mark(cells: "pd.Series[str]", column: str, name: str, separator: st
     commas = cells[cells.str.contains(",")]
     if not comma or not len(commas):
         return "."
-    raise ValueError(
-        f"column {column!r} of {name} must show which mark is decimal, got {commas.iloc[0]!r}, which may have a "
-        "decimal comma or thousands; give decimal=',' or decimal='.'."
+    raise ArgumentError(
+        Phrase(f"column {column!r} of {name}"),
+        "show which mark is decimal",
+        f"{commas.iloc[0]!r}, which may have a decimal comma or thousands",
+        Phrase("give ", Argument("decimal", ","), " or ", Argument("decimal", ".")),
     )
 
 
@@ -423,10 +431,14 @@ def _check_points(
         return
     first = pointed.iloc[0]
     why = where if beside is None else f"beside the decimal commas in column {beside!r}"
-    other = "else decimal='.'" if beside is None else "else write all numbers with one decimal mark"
-    raise ValueError(
-        f"column {column!r} of {name} must show what a point is, got {first!r} at data row {pointed.index[0] + 1}, "
-        f"{why}; give decimal=',' if it is {first.replace('.', '')}, {other}."
+    other: Argument | str = "write all numbers with one decimal mark"
+    if beside is None:
+        other = Argument("decimal", ".")
+    raise ArgumentError(
+        Phrase(f"column {column!r} of {name}"),
+        "show what a point is",
+        f"{first!r} at data row {pointed.index[0] + 1}, {why}",
+        Phrase("give ", Argument("decimal", ","), f" if it is {first.replace('.', '')}, else ", other),
     )
 
 
@@ -434,9 +446,13 @@ def _to_numbers(cells: "pd.Series[str]", mark: str, column: str, name: str) -> "
     wrong = ~cells.fillna("0").str.fullmatch((_COMMA if mark == "," else _POINT).pattern)
     if wrong.any():
         row = int(wrong.to_numpy().argmax())
-        raise ValueError(
-            f"column {column!r} of {name} must have numbers with the decimal mark {mark!r}, got {cells.iloc[row]!r} at "
-            f"data row {row + 1}; give decimal={'.' if mark == ',' else ','!r}, or write all numbers with one mark."
+        other = "." if mark == "," else ","
+        raise ArgumentError(
+            Phrase(f"column {column!r} of {name}"),
+            f"have numbers with the decimal mark {mark!r}",
+            f"{cells.iloc[row]!r} at data row {row + 1}",
+            Phrase("give ", Argument("decimal", other)),
+            "write all numbers with one mark",
         )
     drop, point = (".", ",") if mark == "," else (",", ".")
     plain = cells.str.replace(drop, "", regex=False).str.replace(point, ".", regex=False)

@@ -20,14 +20,14 @@ import narwhals as nw
 import numpy as np
 import pandas as pd
 
-from toa._checks import check_choice
+from toa._checks import Argument, ArgumentError, ArgumentWarning, Name, Phrase, as_part, check_choice, part_of
 from toa._limits import list_first
-from toa.data.codes import check_missing_values, mark_missing, warn_of_codes
+from toa.data.codes import mark_missing, missing_numbers, warn_of_codes
 from toa.data.columns import (
     categories_of,
     is_date,
     read_times,
-    remedy_for,
+    remedies_for,
     spells_days,
     to_codes,
     to_steps,
@@ -53,9 +53,9 @@ def read_panel(
     late_columns: bool = False,
     usual_freq: Frequency | None = None,
     categories: Mapping[str, Sequence[str] | None] | None = None,
-    missing_values: Sequence[float] | None = None,
+    missing_values: float | Sequence[float] | None = None,
     beside_target: Sequence[str] | None = None,
-    name: str = "data",
+    name: Name = "data",
 ) -> Panel:
     """Read a pandas, polars or arrow frame, an array (T,) or (T, C), or a list of arrays; a panel is returned.
 
@@ -80,11 +80,11 @@ def read_panel(
             all columns.
     """
     check_choice("missing", missing, MISSING)
-    check_missing_values(missing_values)
+    codes = missing_numbers(missing_values)
     if isinstance(data, Panel):
         return data
     if isinstance(data, np.ndarray) or (isinstance(data, list | tuple) and data and isinstance(data[0], np.ndarray)):
-        return _read_arrays(data, missing, missing_values, name)
+        return _read_arrays(data, missing, codes, name)
     values = None if values is None else list(values)
     data, id, time = to_table(data, id, time)
     if id is None and (layout := find_layout(_open(data, name).columns)) and time in (None, layout.time):
@@ -101,19 +101,19 @@ def read_panel(
     else:
         columns = [_column(frame, wanted, name) for wanted in values]
     if not columns:
-        raise ValueError(f"{name} must have at least one column of values, got only ids and times; add one.")
+        raise ArgumentError(name, "have at least one column of values", "only ids and times", "add one")
     names = list(map(str, columns))
     times = None
     order = None
     if time is not None:
         dates: Any = {"day_first": day_first, "time_zone": time_zone, "freq": freq}
         times, order = read_times(
-            frame.get_column(_column(frame, time, name)), ids, f"column {time!r} of {name}", **dates
+            frame.get_column(_column(frame, time, name)), ids, part_of(name, f"column {time!r}"), **dates
         )
     cells = [frame.get_column(column) for column in columns]
     arrays, texts = _encode_texts(cells, kinds, name)
     panel = make_panel(
-        _without_codes(_numbers(arrays, names, name), names, missing_values, name, texts),
+        _without_codes(_numbers(arrays, names, name), names, codes, name, texts),
         names,
         ids=ids,
         times=times,
@@ -135,7 +135,7 @@ def read_panel(
     return panel
 
 
-def _choose_target(data: Any, layout: Layout, beside: Sequence[str], name: str) -> list[str] | None:
+def _choose_target(data: Any, layout: Layout, beside: Sequence[str], name: Name) -> list[str] | None:
     """The target of a table with known names and the columns beside it; None if it has no target."""
     columns = list(map(str, _open(data, name).columns))
     if layout.target not in columns:
@@ -143,34 +143,33 @@ def _choose_target(data: Any, layout: Layout, beside: Sequence[str], name: str) 
     chosen = [layout.target, *(column for column in beside if column != layout.target)]
     others = [column for column in columns if column not in (layout.id, layout.time, *chosen)]
     if others:
-        warnings.warn(
-            f"{name} has the columns {layout.id!r}, {layout.time!r} and {layout.target!r}: {layout.target!r} is "
-            f"forecast, and {list_first(list(map(repr, others)), 8)} are not read; name them as covariates, or the "
-            "columns to forecast with values.",
-            UserWarning,
-            stacklevel=6,
+        text = (
+            f" has the columns {layout.id!r}, {layout.time!r} and {layout.target!r}: {layout.target!r} is forecast, "
+            f"and {list_first(list(map(repr, others)), 8)} are not read; name them as covariates, or the columns to "
+            "forecast with "
         )
+        warnings.warn(ArgumentWarning(as_part(name), text, Argument("values"), "."), stacklevel=6)
     return chosen
 
 
 def _without_codes(
     values: Values,
     columns: Sequence[str],
-    missing_values: Sequence[float] | None,
-    name: str,
+    codes: Sequence[float] | None,
+    name: Name,
     texts: Collection[str] = (),
 ) -> Values:
-    """The values with NaN in place of `missing_values`; None warns of numbers that look like such codes."""
+    """The values with NaN in place of the codes; None warns of numbers that look like such codes."""
     numbers = [place for place, column in enumerate(columns) if column not in texts]
-    if missing_values is None:
+    if codes is None:
         warn_of_codes(values[:, numbers], [columns[place] for place in numbers], name, stacklevel=6)
         return values
     marked = values.copy()
-    marked[:, numbers] = mark_missing(values[:, numbers], missing_values)
+    marked[:, numbers] = mark_missing(values[:, numbers], codes)
     return marked
 
 
-def _encode_texts(cells: Sequence[Any], kinds: Mapping[str, Any], name: str) -> tuple[list[Any], dict[str, Any]]:
+def _encode_texts(cells: Sequence[Any], kinds: Mapping[str, Any], name: Name) -> tuple[list[Any], dict[str, Any]]:
     """Columns as arrays, with places in place of texts, and the texts of each column that has some."""
     categories: dict[str, Any] = {}
     for column in cells:
@@ -196,7 +195,7 @@ def read_cases(
     missing: Missing = "error",
     day_first: bool | None = None,
     time_zone: str | None = None,
-    missing_values: Sequence[float] | None = None,
+    missing_values: float | Sequence[float] | None = None,
 ) -> Panel:
     """Read cases to classify as a panel with a series per case; its `backend` is None unless a frame has ids.
 
@@ -213,14 +212,14 @@ def read_cases(
         missing_values: See `read_panel`.
     """
     check_choice("missing", missing, MISSING)
-    check_missing_values(missing_values)
+    codes = missing_numbers(missing_values)
     name = "X"
     if isinstance(data, Panel):
         return data
     if not isinstance(data, list | tuple) and hasattr(data, "__array__") and not hasattr(data, "columns"):
         data = np.asarray(data)
     if isinstance(data, np.ndarray | list | tuple):
-        return _read_case_arrays(data, missing, missing_values, name)
+        return _read_case_arrays(data, missing, codes, name)
     frame, labels = _split_labels(_open(data, name), label, name)
     if id is not None:
         cells = np.asarray(frame.get_column(_column(frame, id, name)).to_list(), dtype=object)
@@ -229,8 +228,8 @@ def read_cases(
     if id is None or wide:
         others = [column for column in frame.columns if str(column) != id]
         columns = others if values is None else [_column(frame, wanted, name) for wanted in values]
-        numbers, steps = to_steps(frame, columns, missing, missing_values, name)
-        panel = replace(_read_case_arrays(numbers, missing, missing_values, name), steps=steps)
+        numbers, steps = to_steps(frame, columns, missing, codes, name)
+        panel = replace(_read_case_arrays(numbers, missing, codes, name), steps=steps)
         if id is not None:
             panel = replace(panel, ids=tuple(cells.tolist()), id_column=id, backend=frame.implementation)
         return panel if labels is None else panel.with_labels(labels, name)
@@ -246,40 +245,44 @@ def read_cases(
     return panel.with_labels(_label_by_case(frame.get_column(id).to_list(), labels, label, name), name)
 
 
-def _split_labels(frame: Any, label: str | None, name: str) -> tuple[Any, Any]:
+def _split_labels(frame: Any, label: str | None, name: Name) -> tuple[Any, Any]:
     """The frame without its column of labels, and the labels; None if it has no such column."""
     if label is None or label not in frame.columns:
         return frame, None
     column = frame.get_column(label)
     empty = np.flatnonzero(column.is_null().to_numpy()) + 1
     if len(empty):
-        raise ValueError(
-            f"{name} must have a label in every row, got none in column {label!r} at data row {empty[0]}; add it."
+        raise ArgumentError(
+            name, "have a label in every row", f"none in column {label!r} at data row {empty[0]}", "add it"
         )
     return frame.drop(label), column.to_list()
 
 
-def _count_rows(ids: np.ndarray, id: str, name: str, *, check: bool) -> np.ndarray:
+def _count_rows(ids: np.ndarray, id: str, name: Name, *, check: bool) -> np.ndarray:
     """Rows of each id; with `check`, raises ValueError if it is not clear whether a row is a case or a step."""
     groups = by_id(ids, id, len(ids), name)
     counts = np.diff(groups.borders)
     if check and 0 < (counts > 1).sum() < (counts == 1).sum():
-        raise ValueError(
-            f"column {id!r} of {name} must have each id once, for one case per row, or in several rows, for one "
-            f"step per row, got {groups.ids[int((counts > 1).argmax())]!r} more than once beside "
-            f"{int((counts == 1).sum())} ids that occur once; correct it, or name the column of steps with time."
+        raise ArgumentError(
+            part_of(name, f"column {id!r}"),
+            "have each id once, for one case per row, or in several rows, for one step per row",
+            f"{groups.ids[int((counts > 1).argmax())]!r} more than once beside {int((counts == 1).sum())} ids that "
+            "occur once",
+            "correct it",
+            Phrase("name the column of steps with ", Argument("time")),
         )
     return counts
 
 
-def _label_by_case(ids: Sequence[Id], labels: Sequence[Any], label: str | None, name: str) -> dict[Id, Any]:
+def _label_by_case(ids: Sequence[Id], labels: Sequence[Any], label: str | None, name: Name) -> dict[Id, Any]:
     """The label of each case of a long frame, whose rows must agree on it."""
     by_case: dict[Id, Any] = {}
     for row, (id, kind) in enumerate(zip(ids, labels, strict=True), 1):
         if by_case.setdefault(id, kind) != kind:
-            raise ValueError(
-                f"column {label!r} of {name} must have one label per case, got {kind!r} after {by_case[id]!r} for case "
-                f"{id!r} at data row {row}."
+            raise ArgumentError(
+                part_of(name, f"column {label!r}"),
+                "have one label per case",
+                f"{kind!r} after {by_case[id]!r} for case {id!r} at data row {row}",
             )
     return by_case
 
@@ -291,16 +294,16 @@ def match_panel(panel: Panel, columns: Sequence[str], ids: Collection[Id] | None
         if ids is not None and id not in ids:
             fitted = list_first(list(map(repr, ids)), 8)
             where = "" if panel.id_column is None else f" in column {panel.id_column!r}"
-            raise ValueError(f"data must have ids that were fitted, {fitted}, got {id!r}{where}; fit on its rows too.")
+            raise ArgumentError("data", f"have ids that were fitted, {fitted}", f"{id!r}{where}", "fit on its rows too")
     return panel
 
 
-def check_frequency(panel: Panel, freq: Frequency | None, name: str = "data") -> None:
+def check_frequency(panel: Panel, freq: Frequency | None, name: Name = "data") -> None:
     """Raise ValueError if the times of a panel do not have the frequency of fit; few may also have another one."""
     if panel.freq is None or freq is None or panel.freq == freq or panel.times is None:
         return
     if not all(times.equals(make_times(times[0], freq, len(times))) for times in panel.times):
-        raise ValueError(f"{name} must have the frequency of fit, {freq!r}, got {panel.freq!r}; resample it.")
+        raise ArgumentError(name, f"have the frequency of fit, {freq!r}", repr(panel.freq), "resample it")
 
 
 def to_native(panel: Panel, columns: Mapping[str, Any]) -> Any:
@@ -382,11 +385,15 @@ def check_results(panel: Panel, names: Sequence[str]) -> None:
     taken = {name for name in (panel.id_column, panel.time_column) if panel.backend is not None and name is not None}
     for name in names if panel.backend is not None else ():
         if name in taken:
-            hint = "give time='step' if it holds the times, or " if name == "step" and panel.time_column is None else ""
-            raise ValueError(
-                f"data must have columns whose results have different names, got two results named {name!r}; {hint}"
+            is_step = name == "step" and panel.time_column is None
+            remedies = [Phrase("give ", Argument("time", "step"), " if it holds the times")] if is_step else []
+            raise ArgumentError(
+                "data",
+                "have columns whose results have different names",
+                f"two results named {name!r}",
+                *remedies,
                 "rename the columns (results have the endings _lower, _upper, _q0.1 and _actual, and the names step, "
-                "score, anomaly and prediction)."
+                "score, anomaly and prediction)",
             )
         taken.add(name)
 
@@ -398,45 +405,51 @@ def id_column(panel: Panel, indices: np.ndarray) -> dict[str, Any]:
     return {panel.id_column: pd.Series(np.asarray(panel.ids, dtype=object)[indices]).infer_objects().to_numpy()}
 
 
-def _numbers(arrays: Sequence[np.ndarray], names: Sequence[str], name: str) -> Values:
+def _numbers(arrays: Sequence[np.ndarray], names: Sequence[str], name: Name) -> Values:
     """Columns as one array (T, C)."""
     if arrays and all(array.dtype.kind in "fiub" for array in arrays) and len(arrays[0]):
         values = np.stack(arrays, axis=1, dtype=np.float64)
         if not np.isinf(values).any():
             return values
     # slower, for nullable columns and for errors that name the cell
-    remedy = "give id, if the column names the series, convert it to numbers, or choose columns with values"
-    return np.ascontiguousarray(to_numbers(pd.DataFrame(dict(zip(names, arrays, strict=True))), name, remedy))
+    give_id = Phrase("give ", Argument("id"), ", if the column names the series")
+    remedies = (give_id, "convert it to numbers", Phrase("choose columns with ", Argument("values")))
+    return np.ascontiguousarray(to_numbers(pd.DataFrame(dict(zip(names, arrays, strict=True))), name, remedies))
 
 
-def _open(data: Any, name: str) -> Any:
+def _open(data: Any, name: Name) -> Any:
     """A narwhals frame."""
-    twice = f"{name} must have each column once, got {{!r}} twice; rename one."
+    rule = "have each column once"
     try:
         frame = nw.from_native(data, eager_only=True)
     except nw.exceptions.DuplicateError as error:
         # its text has the name in quotes
-        raise ValueError(twice.format(str(error).split("'")[1])) from None
+        column = str(error).split("'")[1]
+        raise ArgumentError(name, rule, f"{column!r} twice", "rename one") from None
     except TypeError:
-        raise ValueError(
-            f"{name} must be a pandas, polars or arrow frame, an array, or a list of arrays, got "
-            f"{type(data).__name__}{remedy_for(data)}."
+        raise ArgumentError(
+            name,
+            "be a pandas, polars or arrow frame, an array, or a list of arrays",
+            type(data).__name__,
+            *remedies_for(data),
         ) from None
     # as text: 0 and "0" would be one column of a result
     names = pd.Index(list(map(str, frame.columns)), dtype=object)
     if not names.is_unique:
-        raise ValueError(twice.format(names[names.duplicated()][0]))
+        raise ArgumentError(name, rule, f"{names[names.duplicated()][0]!r} twice", "rename one")
     return frame
 
 
-def _open_series(data: Any, time: str | None, taken: Sequence[str | None], name: str) -> tuple[Any, str | None, bool]:
+def _open_series(data: Any, time: str | None, taken: Sequence[str | None], name: Name) -> tuple[Any, str | None, bool]:
     """A narwhals frame, the name of its time column, and whether that was the index; `taken` are other columns."""
     frame = _open(data, name)
     if isinstance(data, pd.DataFrame):
         if isinstance(data.index, pd.MultiIndex | pd.PeriodIndex):
-            raise ValueError(
-                f"{name} must have ids and dates in columns, got a {type(data.index).__name__}; call reset_index() "
-                "and, for periods, to_timestamp()."
+            raise ArgumentError(
+                name,
+                "have ids and dates in columns",
+                f"a {type(data.index).__name__}",
+                "call reset_index() and, for periods, to_timestamp()",
             )
         named = time is not None and time == data.index.name and time not in data.columns
         if named or (isinstance(data.index, pd.DatetimeIndex) and time in (None, data.index.name)):
@@ -446,13 +459,22 @@ def _open_series(data: Any, time: str | None, taken: Sequence[str | None], name:
     dated = _columns_of_dates(frame, taken)
     if not dated and len(frame) and isinstance(data, pd.DataFrame):
         if isinstance(data.index, pd.TimedeltaIndex):
-            raise ValueError(f"{name} must have dates as times, got durations; add a start date.")
+            raise ArgumentError(name, "have dates as times", "durations", "add a start date")
         if is_date(data.index[0]):
             return _open_index(data, name)
     if len(dated) > 1:
-        raise ValueError(
-            f"{name} must have one time column, got {', '.join(map(repr, dated))}; name it with time, an id column "
-            "with id, and the columns to read with values."
+        raise ArgumentError(
+            name,
+            "have one time column",
+            ", ".join(map(repr, dated)),
+            Phrase(
+                "name it with ",
+                Argument("time"),
+                ", an id column with ",
+                Argument("id"),
+                ", and the columns to read with ",
+                Argument("values"),
+            ),
         )
     return frame, dated[0] if dated else None, False
 
@@ -480,79 +502,78 @@ def _columns_of_dates(frame: Any, taken: Sequence[str | None]) -> list[Any]:
     return [column for column, cells in whole.items() if spells_days(cells)]
 
 
-def _open_index(data: pd.DataFrame, name: str) -> tuple[Any, str, bool]:
+def _open_index(data: pd.DataFrame, name: Name) -> tuple[Any, str, bool]:
     """The result of `_open_series` for a frame whose index has the times."""
     time = str(data.index.name or "time")
     if time in data.columns:
-        raise ValueError(f"{name} must have one time, got the index beside a column {time!r}; rename the column.")
+        raise ArgumentError(name, "have one time", f"the index beside a column {time!r}", "rename the column")
     return nw.from_native(data.rename_axis(time).reset_index(), eager_only=True), time, True
 
 
-def _column(frame: Any, wanted: str, name: str) -> Any:
+def _column(frame: Any, wanted: str, name: Name) -> Any:
     """The column with this name, which may be a number in pandas."""
     columns = {str(column): column for column in frame.columns}
     if wanted not in columns:
-        raise ValueError(f"{name} must have a column {wanted!r}, got {', '.join(map(repr, columns))}.")
+        raise ArgumentError(name, f"have a column {wanted!r}", ", ".join(map(repr, columns)))
     return columns[wanted]
 
 
-def _read_arrays(data: Any, missing: Missing, missing_values: Sequence[float] | None, name: str) -> Panel:
+def _read_arrays(data: Any, missing: Missing, codes: Sequence[float] | None, name: Name) -> Panel:
     several = not isinstance(data, np.ndarray)
     parts: list[Values] = []
     for index, array in enumerate(data if several else [data]):
-        what = f"series {index!r} of {name}" if several else name
+        what = part_of(name, f"series {index!r}") if several else name
         if not isinstance(array, np.ndarray) or array.ndim not in (1, 2):
             kind = f"shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-            raise ValueError(f"{what} must be an array (T,) or (T, C), got {kind}.")
+            raise ArgumentError(what, "be an array (T,) or (T, C)", kind)
         array = array.reshape(len(array), -1) if array.size else array.reshape(len(array), 1)
         parts.append(_numbers(list(array.T), _names(array.shape[1]), what))
         if array.shape[1] != parts[0].shape[1]:
-            raise ValueError(f"{what} must have {parts[0].shape[1]} columns, as the first has, got {array.shape[1]}.")
+            raise ArgumentError(what, f"have {parts[0].shape[1]} columns, as the first has", array.shape[1])
     ids = np.repeat(np.arange(len(parts)), [len(part) for part in parts]) if several else None
     values = np.concatenate(parts) if several else parts[0]
     warn_of_wide_array(parts, name)
     columns = _names(values.shape[1])
-    return make_panel(
-        _without_codes(values, columns, missing_values, name), columns, ids=ids, missing=missing, name=name
-    )
+    return make_panel(_without_codes(values, columns, codes, name), columns, ids=ids, missing=missing, name=name)
 
 
-def _read_case_arrays(data: Any, missing: Missing, missing_values: Sequence[float] | None, name: str) -> Panel:
+def _read_case_arrays(data: Any, missing: Missing, codes: Sequence[float] | None, name: Name) -> Panel:
     if isinstance(data, np.ndarray) and data.dtype != object:
         if data.ndim == 2:
             data = data[:, None]  # (n, 1, L)
         if data.ndim != 3:
-            raise ValueError(
-                f"{name} must be an array (n, C, L) of n cases with C channels, or (n, L), got shape {data.shape}. "
-                "Reshape your data: one case is array[None]."
+            raise ArgumentError(
+                name,
+                "be an array (n, C, L) of n cases with C channels, or (n, L)",
+                f"shape {data.shape}. Reshape your data: one case is array[None]",
             )
     if not len(data):
-        raise ValueError(f"{name} must have at least one case, got 0 sample(s).")
+        raise ArgumentError(name, "have at least one case", "0 sample(s)")
     cases: list[Values] = []
     for number, entry in enumerate(data, 1):
-        what = f"case {number} of {name}"
-        values = _read_case(entry, missing, missing_values, what)
+        what = part_of(name, f"case {number}")
+        values = _read_case(entry, missing, codes, what)
         cases.append(values)
         if values.shape[1] != cases[0].shape[1]:
-            raise ValueError(f"{what} must have {cases[0].shape[1]} channels, as the first, got {values.shape[1]}.")
+            raise ArgumentError(what, f"have {cases[0].shape[1]} channels, as the first", values.shape[1])
     columns = _names(cases[0].shape[1])
-    if missing_values is None:
+    if codes is None:
         warn_of_codes(np.concatenate(cases), [f"channel {column}" for column in columns], name, stacklevel=5)
     return Panel(values=tuple(cases), columns=columns, ids=tuple(range(len(cases))))
 
 
-def _read_case(entry: Any, missing: Missing, missing_values: Sequence[float] | None, what: str) -> Values:
+def _read_case(entry: Any, missing: Missing, codes: Sequence[float] | None, what: Name) -> Values:
     """The values (l, C) of one case (C, l) or (l,)."""
     case = np.atleast_2d(np.asarray(entry))
     if case.ndim != 2 or not case.size:
-        raise ValueError(f"{what} must be an array (C, l) or (l,) with at least one step, got shape {case.shape}.")
+        raise ArgumentError(what, "be an array (C, l) or (l,) with at least one step", f"shape {case.shape}")
     if np.iscomplexobj(case):
-        raise ValueError(f"{what} must hold real numbers, got {case.dtype}. Complex data not supported.")
+        raise ArgumentError(what, "hold real numbers", f"{case.dtype}. Complex data not supported")
     try:
         values = np.ascontiguousarray(case.T, dtype=np.float64)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{what} must hold only numbers, got {error}; convert it first.") from None
-    values = mark_missing(values, missing_values or ())
+        raise ArgumentError(what, "hold only numbers", error, "convert it first") from None
+    values = mark_missing(values, codes or ())
     if np.isfinite(values).all():
         return values
     frame = pd.DataFrame(values).add_prefix("channel ")

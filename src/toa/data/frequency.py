@@ -11,7 +11,7 @@ import pandas as pd
 from jaxtyping import Bool, Float64, Int64
 from pandas.tseries.frequencies import to_offset
 
-from toa._checks import check_choice
+from toa._checks import Argument, ArgumentError, Name, Phrase, check_choice
 
 # a pandas offset alias, or the step of integers
 Frequency = str | int
@@ -37,7 +37,7 @@ _MARKS = {"W": ("day-of-month", "week-of-year"), "D": _DAY_MARKS, "h": ("hour-of
 
 
 def find_grid(
-    times: pd.Index, inner: Bool[np.ndarray, " p"], rows: Int64[np.ndarray, " t"], freq: Frequency | None, name: str
+    times: pd.Index, inner: Bool[np.ndarray, " p"], rows: Int64[np.ndarray, " t"], freq: Frequency | None, name: Name
 ) -> tuple[Frequency, Int64[np.ndarray, " t"]]:
     """The frequency that all series share, and the position of each stamp on the grid of its series.
 
@@ -48,12 +48,14 @@ def find_grid(
         rows: Source row of each stamp, counted from 0.
     """
     if freq is None and not inner.any():
-        raise ValueError(f"{name} must have two rows in a series to infer freq, got one each; add rows, or give freq.")
+        remedy = Phrase("give ", Argument("freq"))
+        raise ArgumentError(name, "have two rows in a series to infer freq", "one each", "add rows", remedy)
     for candidate in _candidates(times, inner) if freq is None else [_check_frequency(freq)]:
         dated = isinstance(times, pd.DatetimeIndex)
         if isinstance(candidate, int) == dated:
             found = "dates" if dated else "integers"
-            raise ValueError(f"{name} must have stamps of the frequency {candidate!r}, got {found}; give another freq.")
+            remedy = Phrase("give another ", Argument("freq"))
+            raise ArgumentError(name, f"have stamps of the frequency {candidate!r}", found, remedy)
         places, off = _positions(times, inner, candidate)
         mixed = _find_longer_step(places, inner) if off is None else None
         if off is None and mixed is None:
@@ -61,18 +63,26 @@ def find_grid(
     # the last candidate is the most frequent step
     if off is not None:
         before = f" after {times[off - 1]}" if off and inner[off - 1] else ""
-        source, remedy = (", its most frequent step", "") if freq is None else ("", ", or give another freq")
+        source = ", its most frequent step" if freq is None else ""
+        remedies = [] if freq is None else [Phrase("give another ", Argument("freq"))]
         if isinstance(times, pd.DatetimeIndex) and times.tz is not None:
-            remedy += ", or give time_zone, such as 'Europe/Rome', if days begin at a local midnight"
-        raise ValueError(
-            f"{name} must have one frequency, {candidate!r}{source}, got {times[off]}{before} at data row "
-            f"{rows[off] + 1}; resample it{remedy}."
+            midnight = ", such as 'Europe/Rome', if days begin at a local midnight"
+            remedies.append(Phrase("give ", Argument("time_zone"), midnight))
+        raise ArgumentError(
+            name,
+            f"have one frequency, {candidate!r}{source}",
+            f"{times[off]}{before} at data row {rows[off] + 1}",
+            "resample it",
+            *remedies,
         )
     assert mixed is not None
     pair, steps = mixed
-    raise ValueError(
-        f"{name} must have one frequency, {candidate!r}, got a series of another: mostly {steps} steps apart, such as "
-        f"{times[pair + 1]} after {times[pair]} at data row {rows[pair + 1] + 1}; resample it."
+    raise ArgumentError(
+        name,
+        f"have one frequency, {candidate!r}",
+        f"a series of another: mostly {steps} steps apart, such as {times[pair + 1]} after {times[pair]} at data row "
+        f"{rows[pair + 1] + 1}",
+        "resample it",
     )
 
 
@@ -105,20 +115,20 @@ def _to_wall(dates: pd.DatetimeIndex, inner: Bool[np.ndarray, " p"] | None = Non
     return wall.where(to_zone_days(expected, dates.tz) != dates, expected)
 
 
-def clock_hint(times: pd.Index, row: int) -> str:
-    """A remedy if the clocks may have been changed before this row: an hour is skipped or repeated."""
+def clock_remedies(times: pd.Index, row: int) -> tuple[Phrase, ...]:
+    """A remedy if the clocks may have been changed before this row: an hour is skipped or repeated; else none."""
     if not isinstance(times, pd.DatetimeIndex) or times.tz is not None or row < 2 or not times[row].hour:
-        return ""
+        return ()
     step = times[row] - times[row - 1]
     usual = times[row - 1] - times[row - 2]
     changed = step == pd.Timedelta(0) or abs(step - usual) == pd.Timedelta("1h")
-    return "; if the clocks were changed in that hour, give time_zone" if changed else ""
+    return (Phrase("give ", Argument("time_zone"), ", if the clocks were changed in that hour"),) if changed else ()
 
 
 def calendar_of(freq: Frequency | None) -> str:
     """The `freq` of `toa.data.time_marks` whose marks distinguish steps of this frequency."""
     if freq is None or isinstance(freq, int):
-        raise ValueError("calendar must be False for data without dates, got True; calendar features need dates.")
+        raise ArgumentError("calendar", "be False for data without dates", "True", "calendar features need dates")
     step = _fixed_step(freq)
     if step is None:
         return "D" if freq == "B" else "W"
@@ -183,8 +193,8 @@ def _check_frequency(freq: object) -> Frequency:
             return str(to_offset(freq).freqstr)
     except (ValueError, AttributeError):
         pass
-    raise ValueError(
-        f"freq must be a pandas frequency, such as 'h', '15min', 'D' or 'MS', or a step of integers, got {freq!r}."
+    raise ArgumentError(
+        "freq", "be a pandas frequency, such as 'h', '15min', 'D' or 'MS', or a step of integers", repr(freq)
     )
 
 

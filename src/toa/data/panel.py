@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64
 
-from toa._checks import check_choice
+from toa._checks import Argument, ArgumentError, ArgumentWarning, Name, Phrase, check_choice, part_of
 from toa._limits import memory_budget, shorten
-from toa.data.frequency import Frequency, clock_hint, find_grid, make_times
+from toa.data.frequency import Frequency, clock_remedies, find_grid, make_times
 
 Missing = Literal["error", "ffill", "interpolate", "zero"]
 FILLS = ("ffill", "interpolate", "zero")
@@ -28,6 +28,22 @@ Id = str | int | None
 Values = Float64[np.ndarray, "t c"]
 # how many times larger than the table one series may become by its missing rows, whatever the memory budget
 _MOST_FILLED = 100
+# the ways to fill missing rows, for a message
+_FILLS = (
+    Argument("missing", "interpolate"),
+    ", ",
+    Argument("missing", "ffill"),
+    " or ",
+    Argument("missing", "zero"),
+)
+# what to do about missing values
+FILL_REMEDY = Phrase(
+    "fill them with ",
+    Argument("missing", "ffill"),
+    " (the last value) or ",
+    Argument("missing", "interpolate"),
+    " (linear, uses later values)",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -77,25 +93,28 @@ class Panel:
         """Number of rows per series."""
         return tuple(map(len, self.values))
 
-    def label(self, place: int, name: str = "data") -> str:
+    def label(self, place: int, name: Name = "data") -> Name:
         """Name of a series in error messages."""
-        return name if self.ids[place] is None else f"series {self.ids[place]!r} of {name}"
+        return _series_name(self.ids[place], name)
 
-    def check_rows(self, least: int, what: str, remedy: str) -> None:
+    def check_rows(self, least: int, what: str | Phrase, *remedies: str | Phrase) -> None:
         """Raise ValueError if a series has fewer rows than `least`."""
         for index, rows in enumerate(self.lengths):
             if rows < least:
-                raise ValueError(f"{self.label(index)} must have at least {what}, got {rows}; {remedy}.")
+                raise ArgumentError(self.label(index), Phrase("have at least ", what), rows, *remedies)
 
-    def select(self, columns: Sequence[str], name: str = "data") -> "Panel":
+    def select(self, columns: Sequence[str], name: Name = "data") -> "Panel":
         """The panel with exactly these columns, in this order; raises ValueError if one is missing or new."""
         missing = [column for column in columns if column not in self.columns]
         new = [column for column in self.columns if column not in columns]
         if missing or new:
             found = f"no {missing[0]!r}" if missing else f"a new one, {new[0]!r}"
-            raise ValueError(
-                f"{name} must have the columns of fit, {', '.join(map(repr, columns))}, got {found}; choose columns "
-                "with values, or fit again."
+            raise ArgumentError(
+                name,
+                f"have the columns of fit, {', '.join(map(repr, columns))}",
+                found,
+                Phrase("choose columns with ", Argument("values")),
+                "fit again",
             )
         return self.with_columns(columns, self.take(columns))
 
@@ -225,19 +244,19 @@ class Panel:
             for place in places
         ]
 
-    def with_labels(self, y: Any, name: str = "y") -> "Panel":
+    def with_labels(self, y: Any, name: Name = "y") -> "Panel":
         """The panel with labels from y: one label per case, or a mapping or pandas series by id."""
         if self.backend is not None and isinstance(y, Mapping | pd.Series):
             for id in self.ids:
                 if id not in y:
-                    raise ValueError(f"{name} must have a label for each case, got none for case {id!r}; add it.")
+                    raise ArgumentError(name, "have a label for each case", f"none for case {id!r}", "add it")
             y = [y[id] for id in self.ids]
         labels = np.asarray(y)
         if labels.dtype == object or not hasattr(y, "dtype"):
             # numpy turns numbers beside text into text
             _check_one_type(np.asarray(y, dtype=object).ravel(), name)
         if np.iscomplexobj(labels):
-            raise ValueError(f"{name} must have labels that are text, booleans or real numbers, got {labels.dtype}.")
+            raise ArgumentError(name, "have labels that are text, booleans or real numbers", labels.dtype)
         if labels.ndim == 2 and labels.shape[1] == 1:
             from sklearn.exceptions import DataConversionWarning
 
@@ -245,14 +264,12 @@ class Panel:
             warnings.warn(vector, DataConversionWarning, stacklevel=4)
             labels = labels[:, 0]
         if labels.ndim != 1:
-            raise ValueError(f"{name} must have one label per case, got shape {labels.shape}.")
+            raise ArgumentError(name, "have one label per case", f"shape {labels.shape}")
         empty = np.flatnonzero(pd.isna(labels))
         if len(empty):
-            raise ValueError(
-                f"{name} must have a label for each case, got none for case {empty[0] + 1}; add or drop it."
-            )
+            raise ArgumentError(name, "have a label for each case", f"none for case {empty[0] + 1}", "add or drop it")
         if len(labels) != len(self):
-            raise ValueError(f"{name} must have a label for each of the {len(self)} cases, got {len(labels)}.")
+            raise ArgumentError(name, f"have a label for each of the {len(self)} cases", len(labels))
         return replace(self, labels=labels)
 
     def next_times(self, steps: int) -> list[pd.Index | None]:
@@ -265,23 +282,26 @@ class Panel:
         return [ahead[end] for end in ends]
 
 
-def _check_one_type(labels: np.ndarray, name: str) -> None:
+def _series_name(id: Id | None, name: Name) -> Name:
+    """Name of a series in error messages; a table without ids has one series."""
+    return name if id is None else part_of(name, f"series {id!r}")
+
+
+def _check_one_type(labels: np.ndarray, name: Name) -> None:
     """Raise ValueError for text beside numbers; missing labels do not count."""
     filled = [label for label in labels if not pd.isna(label)]
     text = [label for label in filled if isinstance(label, str)]
     if text and len(text) < len(filled):
-        raise ValueError(
-            f"{name} must have labels of one type, got text such as {text[0]!r} beside other values; "
-            "convert all labels to text, or all to numbers."
+        raise ArgumentError(
+            name,
+            "have labels of one type",
+            f"text such as {text[0]!r} beside other values",
+            "convert all labels to text, or all to numbers",
         )
 
 
-class MissingValuesError(ValueError):
-    """Values are missing; `problem` is the message without its remedy, which depends on what the user called."""
-
-    def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(f"{problem}; {remedy}.")
-        self.problem = problem
+class MissingValuesError(ArgumentError):
+    """Values are missing. What to do depends on what the user called; see `ArgumentError.with_remedies`."""
 
 
 class _Groups(NamedTuple):
@@ -305,7 +325,7 @@ def make_panel(
     missing: str = "error",
     late_columns: bool = False,
     usual_freq: Frequency | None = None,
-    name: str = "data",
+    name: Name = "data",
     **source: Any,
 ) -> Panel:
     """Group rows into series, check their times, and fill or reject missing values.
@@ -334,12 +354,13 @@ def make_panel(
             freq = freq if groups.inner.any() else freq or usual_freq
             freq, places = _place_on_grid(times, groups, freq, name, may_have_gaps=missing != "error")
     elif freq is not None:
-        raise ValueError(f"{name} must have times of the frequency {freq!r}, got no time column; name it with time.")
+        remedy = Phrase("name it with ", Argument("time"))
+        raise ArgumentError(name, f"have times of the frequency {freq!r}", "no time column", remedy)
     texts = [place for place, column in enumerate(columns) if column in source.get("categories", ())]
     parts: list[_Part] = []
     begins: list[np.ndarray] = []
     absent: list[np.ndarray] = []
-    ends: list[str] = []
+    ends: list[Phrase] = []
     for id, start, stop in zip(groups.ids, groups.borders[:-1].tolist(), groups.borders[1:].tolist(), strict=True):
         part = _Part(values[start:stop], groups.order[start:stop], None if times is None else times[start:stop])
         if places is not None and places[stop - 1] - places[start] >= stop - start:
@@ -357,10 +378,10 @@ def make_panel(
                 # texts have no order, so an inserted row keeps the last text
                 filled = filled.copy()
                 filled[:, texts] = pd.DataFrame(filled[:, texts]).ffill()
-            label = name if id is None else f"series {id!r} of {name}"
+            label = _series_name(id, name)
             end = _empty_end(filled, columns)
             part = part._replace(values=fill_missing(filled, columns, label, missing, end=end))
-            ends += [f"{label}: {end}"] if end else []
+            ends += [Phrase(label, f": {end}")] if end else []
         parts.append(part)
         begins.append(begin)
         absent.append(nothing)
@@ -405,17 +426,20 @@ def _without_late_begins(values: Values) -> tuple[Values, Int64[np.ndarray, " c"
 
 
 def _place_on_grid(
-    times: pd.Index, groups: _Groups, freq: Frequency | None, name: str, *, may_have_gaps: bool
+    times: pd.Index, groups: _Groups, freq: Frequency | None, name: Name, *, may_have_gaps: bool
 ) -> tuple[Frequency, np.ndarray]:
     """The frequency, and the position of each row on the grid of its series; raises ValueError for gaps."""
     freq, places = find_grid(times, groups.inner, groups.order, freq, name)
     gaps = np.flatnonzero((np.diff(places) != 1) & groups.inner)
     if len(gaps) and not may_have_gaps:
         last = int(gaps[0]) + 1
-        raise ValueError(
-            f"{name} must have a row at every step of its frequency {freq!r}, got {times[last]} after "
-            f"{times[last - 1]} at data row {groups.order[last] + 1} ({len(gaps)} such gaps); add the rows, or "
-            f"fill them with missing='interpolate', 'ffill' or 'zero'{clock_hint(times, last)}."
+        raise ArgumentError(
+            name,
+            f"have a row at every step of its frequency {freq!r}",
+            f"{times[last]} after {times[last - 1]} at data row {groups.order[last] + 1} ({len(gaps)} such gaps)",
+            "add the rows",
+            Phrase("fill them with ", *_FILLS),
+            *clock_remedies(times, last),
         )
     return freq, places
 
@@ -427,35 +451,42 @@ def _empty_end(values: Values, columns: Sequence[str]) -> str:
     return f"column {columns[most]!r} has no value in its last {count[most]} rows" if count[most] > 1 else ""
 
 
-def _warn_of_empty_ends(ends: Sequence[str], missing: str) -> None:
+def _warn_of_empty_ends(ends: Sequence[Phrase], missing: str) -> None:
     if ends:
-        shown = f"{ends[0]} ({len(ends)} such series)" if len(ends) > 1 else ends[0]
-        warnings.warn(f"{shown}; {missing!r} fills them: cut them off unless that is right.", stacklevel=5)
+        count = f" ({len(ends)} such series)" if len(ends) > 1 else ""
+        fill = Phrase(Argument("missing", missing), " fills them: cut them off unless that is right.")
+        warnings.warn(ArgumentWarning(ends[0], f"{count}; ", fill), stacklevel=5)
 
 
-def _check_filled(places: np.ndarray, times: Any, values: np.ndarray, name: str) -> None:
+def _check_filled(places: np.ndarray, times: Any, values: np.ndarray, name: Name) -> None:
     """Raise if missing rows would make a series, with rows at these places, far larger than the whole table."""
     count = int(places[-1]) + 1
     budget = memory_budget()
     if 8 * count * values.shape[1] > max(budget, _MOST_FILLED * values.nbytes):
         gap = int(np.diff(places).argmax())
-        raise ValueError(
-            f"{name} must fit into {budget / 2**30:g} GiB with its missing rows filled, got {count:,} rows of a series "
-            f"(longest gap: {times[gap]} to {times[gap + 1]}); correct the dates, or raise TOA_MEMORY."
+        raise ArgumentError(
+            name,
+            f"fit into {budget / 2**30:g} GiB with its missing rows filled",
+            f"{count:,} rows of a series (longest gap: {times[gap]} to {times[gap + 1]})",
+            "correct the dates, or raise TOA_MEMORY",
         )
 
 
-def to_numbers(frame: pd.DataFrame, name: str, remedy: str = "drop the column or convert it to numbers") -> Values:
+def to_numbers(
+    frame: pd.DataFrame, name: Name, remedies: Sequence[str | Phrase] = ("drop the column", "convert it to numbers")
+) -> Values:
     """The frame as float64 (T, C), NaN where a value is missing."""
     if not len(frame):
-        raise ValueError(f"{name} must have at least one row of values, got none; is the file complete?")
+        raise ArgumentError(name, "have at least one row of values", "none", "is the file complete?")
     if not len(frame.columns):
-        raise ValueError(f"{name} must have at least one column of values, got none besides ids and times.")
+        raise ArgumentError(name, "have at least one column of values", "none besides ids and times")
     for column in frame.columns:
         if pd.api.types.is_complex_dtype(frame[column]):
-            raise ValueError(
-                f"{name} must be real, got complex numbers in column {str(column)!r}; give the real and the imaginary "
-                "part as two columns. Complex data not supported."
+            raise ArgumentError(
+                name,
+                "be real",
+                f"complex numbers in column {str(column)!r}",
+                "give the real and the imaginary part as two columns. Complex data not supported",
             )
         if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
             cells = frame[column]
@@ -466,19 +497,23 @@ def to_numbers(frame: pd.DataFrame, name: str, remedy: str = "drop the column or
             bad = cells.notna() & ~cells.map(is_number)
             row = int(bad.to_numpy().argmax())
             if 2 * (count := int(bad.sum())) < int(cells.notna().sum()):
-                remedy = f"correct it ({count} such cells), or leave it empty for a missing value; else {remedy}"
-            raise ValueError(
-                f"{name} must have only numeric columns, got {shorten(str(cells.iloc[row]))} in column "
-                f"{shorten(str(column))} at data row {row + 1}; {remedy}."
+                remedies = (f"correct it ({count} such cells)", "leave it empty for a missing value", *remedies)
+            raise ArgumentError(
+                name,
+                "have only numeric columns",
+                f"{shorten(str(cells.iloc[row]))} in column {shorten(str(column))} at data row {row + 1}",
+                *remedies,
             )
     values = frame.to_numpy(dtype=np.float64, na_value=np.nan)  # (T, C)
     infinite = np.isinf(values)
     if infinite.any():
         row, place = np.argwhere(infinite)[0].tolist()
-        raise ValueError(
-            f"{name} must be finite, got {int(infinite.sum())} infinite values (inf), the first in column "
-            f"{str(frame.columns[place])!r} at data row {row + 1}; remove them, or leave them empty and fill missing "
-            "values."
+        raise ArgumentError(
+            name,
+            "be finite",
+            f"{int(infinite.sum())} infinite values (inf), the first in column {str(frame.columns[place])!r} at data "
+            f"row {row + 1}",
+            "remove them, or leave them empty and fill missing values",
         )
     return values
 
@@ -498,17 +533,20 @@ def is_number(cell: object) -> bool:
 
 
 def fill_missing(
-    values: Values, columns: Sequence[str], name: str, missing: str, row: str = "data row", end: str = ""
+    values: Values, columns: Sequence[str], name: Name, missing: str, row: str = "data row", end: str = ""
 ) -> Values:
     """Values with NaN filled according to `missing`; raises MissingValuesError if a value stays missing, at a `row`."""
     for column in np.flatnonzero(np.isnan(values).all(0)):
-        problem = f"{name} must have values in every column, got only NaN in column {columns[column]!r}"
-        raise MissingValuesError(problem, "fill in its values, or fit without this column")
-    remedy = "fill them by 'ffill' (the last value) or 'interpolate' (linear, uses later values)"
+        empty = f"only NaN in column {columns[column]!r}"
+        raise MissingValuesError(
+            name, "have values in every column", empty, "fill in its values", "fit without this column"
+        )
+    remedies: list[str | Phrase] = [FILL_REMEDY]
     if end and np.isnan(values)[::-1].argmin(0).sum() == np.isnan(values).sum():
-        remedy = f"{end}: cut them off; or {remedy}"
+        remedies = [f"{end}: cut them off", FILL_REMEDY]
     if missing != "error":
-        remedy = f"{missing!r} has no earlier value to start from: cut the first {row.split()[-1]}s or drop the column"
+        cut = f" has no earlier value to start from: cut the first {row.split()[-1]}s or drop the column"
+        remedies = [Phrase(Argument("missing", missing), cut)]
         frame = pd.DataFrame(values)
         if missing == "zero":
             frame = frame.fillna(0.0)
@@ -521,11 +559,11 @@ def fill_missing(
         more = f" and more in {len(counts) - 8} further columns" if len(counts) > 8 else ""
         first = f"the first at {row} {int(left.any(1).argmax()) + 1}"
         listed = f"{int(left.sum())} NaN: {', '.join(counts[:8])}{more}, {first}"
-        raise MissingValuesError(f"{name} must have no missing values, got {listed}", remedy)
+        raise MissingValuesError(name, "have no missing values", listed, *remedies)
     return values
 
 
-def _check_increasing(times: pd.Index, groups: _Groups, name: str, *, allow_duplicates: bool) -> None:
+def _check_increasing(times: pd.Index, groups: _Groups, name: Name, *, allow_duplicates: bool) -> None:
     """Raise ValueError for times that decrease or repeat within a series."""
     is_dated = isinstance(times, pd.DatetimeIndex)
     steps = np.diff(times.asi8 if is_dated else times.to_numpy())  # (T - 1,)
@@ -535,35 +573,43 @@ def _check_increasing(times: pd.Index, groups: _Groups, name: str, *, allow_dupl
             last = int(wrong.argmax()) + 1
             id = groups.ids[int(np.searchsorted(groups.borders, last, "right")) - 1]
             row = groups.order[last] + 1
-            what = name if id is None else f"series {id!r} of {name}"
+            what = _series_name(id, name)
             kind = "date" if is_dated else "step"
-            remedy = "give id, if it has several series" if id is None else "give two recordings different ids"
-            hint = f", or {remedy}{clock_hint(times, last)}"
+            remedies: list[str | Phrase] = ["give two recordings different ids"]
+            if id is None:
+                remedies = [Phrase("give ", Argument("id"), ", if it has several series")]
+            remedies += clock_remedies(times, last)
             if steps[last - 1] < 0:
-                raise ValueError(
-                    f"{what} must be sorted by {kind}, got {times[last]} after {times[last - 1]} at data row {row}; "
-                    f"sort it{hint}."
+                raise ArgumentError(
+                    what,
+                    f"be sorted by {kind}",
+                    f"{times[last]} after {times[last - 1]} at data row {row}",
+                    "sort it",
+                    *remedies,
                 )
-            raise ValueError(
-                f"{what} must have each {kind} once, got {times[last]} again at data row {row} ({int(wrong.sum())} "
-                f"such rows); keep one row per {kind}{hint}."
+            raise ArgumentError(
+                what,
+                f"have each {kind} once",
+                f"{times[last]} again at data row {row} ({int(wrong.sum())} such rows)",
+                f"keep one row per {kind}",
+                *remedies,
             )
 
 
-def by_id(ids: Any, column: str | None, count: int, name: str) -> _Groups:
+def by_id(ids: Any, column: str | None, count: int, name: Name) -> _Groups:
     """The rows of each id; raises ValueError for an id that is neither text nor an integer."""
     if not count:
-        raise ValueError(f"{name} must have at least one row, got none.")
+        raise ArgumentError(name, "have at least one row", "none")
     if ids is None:
         return _Groups((None,), np.arange(count), np.array([0, count]), np.ones(count - 1, dtype=bool))
     codes, unique = pd.factorize(ids)
     if (codes < 0).any():
         row = int((codes < 0).argmax()) + 1
-        raise ValueError(f"{name} must have an id in every row, got none in column {column!r} at data row {row}.")
+        raise ArgumentError(name, "have an id in every row", f"none in column {column!r} at data row {row}")
     names = tuple(unique.tolist())
     for id in names:
         if isinstance(id, bool) or not isinstance(id, str | int):
-            raise ValueError(f"{name} must have ids that are text or integers, got {id!r} in column {column!r}.")
+            raise ArgumentError(name, "have ids that are text or integers", f"{id!r} in column {column!r}")
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     return _Groups(names, order, np.searchsorted(codes, np.arange(len(names) + 1)), np.diff(codes) == 0)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from toa._checks import check_at_least, check_choice
+from toa._checks import Argument, ArgumentError, Name, Phrase, check_at_least, check_choice
 
 T = TypeVar("T", np.ndarray, Tensor)
 
@@ -64,9 +64,11 @@ def split_rows(
     if isinstance(rule, str):
         check_choice("split", rule, SPLIT_RULES)
     elif len(rule) != 3 or not all(0 < part < 1 for part in rule) or abs(sum(rule) - 1) > 1e-9:
-        raise ValueError(
-            "split must be the name of a rule or three fractions (train, val, test) in (0, 1) that sum to 1, "
-            f"got {rule}; use (0.7, 0.1, 0.2), for instance."
+        raise ArgumentError(
+            "split",
+            "be the name of a rule or three fractions (train, val, test) in (0, 1) that sum to 1",
+            rule,
+            "use (0.7, 0.1, 0.2), for instance",
         )
     # ends of train and validation, start and end of test, floored as in the field's loaders
     if rule in ("ett-hour", "ett-minute"):
@@ -89,7 +91,8 @@ def split_rows(
         stop = rows
         val_stop = test_start = rows - int(rows * last)
     if stop > rows:
-        raise ValueError(f"split {rule!r} must have at least {stop} rows, got {rows} in {name}; use split='ratio'.")
+        use_ratio = Phrase("use ", Argument("split", "ratio"))
+        raise ArgumentError(f"split {rule!r}", f"have at least {stop} rows", f"{rows} in {name}", use_ratio)
     # windows of "pems" stay inside their own segment
     early = 0 if rule == "pems" else lookback
     split = Split(train=Segment(0, train), val=Segment(train - early, val_stop), test=Segment(test_start - early, stop))
@@ -99,22 +102,26 @@ def split_rows(
         remedy = f"the longest horizon that fits this lookback is {longest}"
         if longest < 1:
             remedy = f"no horizon fits this lookback: shorten it (now {lookback}) or use a longer series"
-        raise ValueError(
-            f"lookback={lookback} and horizon={horizon} must fit every split, needing {lookback + horizon} rows, "
-            f"got {max(0, segment.rows)} in {short} (split {rule!r} of the {rows} rows of {name}); {remedy}."
+        raise ArgumentError(
+            Phrase(Argument("lookback", lookback), " and ", Argument("horizon", horizon)),
+            f"fit every split, needing {lookback + horizon} rows",
+            f"{max(0, segment.rows)} in {short} (split {rule!r} of the {rows} rows of {name})",
+            remedy,
         )
     return split
 
 
-def check_standardised(values: np.ndarray, columns: Sequence[str], name: str) -> np.ndarray:
+def check_standardised(values: np.ndarray, columns: Sequence[str], name: Name) -> np.ndarray:
     """Return standardised values (T, C); raises ValueError if one is too large to compute with in float32."""
     wrong = ~(np.abs(values) <= _LARGEST)
     if wrong.any():
         row, place = np.argwhere(wrong)[0].tolist()
-        raise ValueError(
-            f"{name} must have values in the range of the data of fit, got one that is {values[row, place]:.3g} "
-            f"standard deviations from the mean in column {columns[place]!r} at data row {row + 1}; check its units, "
-            "or fit again with such values."
+        raise ArgumentError(
+            name,
+            "have values in the range of the data of fit",
+            f"one that is {values[row, place]:.3g} standard deviations from the mean in column {columns[place]!r} at "
+            f"data row {row + 1}",
+            "check its units, or fit again with such values",
         )
     return values
 
@@ -128,9 +135,9 @@ class StandardScaler:
 
     def __post_init__(self) -> None:
         if self.mean.ndim != 1 or self.mean.shape != self.std.shape:
-            raise ValueError(f"mean and std must have one shape (C,), got {self.mean.shape} and {self.std.shape}.")
+            raise ArgumentError("mean and std", "have one shape (C,)", f"{self.mean.shape} and {self.std.shape}")
         if not (np.isfinite(self.mean).all() and np.isfinite(self.std).all() and (self.std > 0).all()):
-            raise ValueError(f"mean must be finite and std positive, got mean {self.mean} and std {self.std}.")
+            raise ArgumentError("mean", "be finite and std positive", f"mean {self.mean} and std {self.std}")
 
     @classmethod
     def fit(
@@ -139,11 +146,11 @@ class StandardScaler:
         *,
         columns: Sequence[str] | None = None,
         allow_constant: bool = False,
-        name: str = "the series",
+        name: Name = "the series",
     ) -> "StandardScaler":
         """Fit to the train rows; a constant channel raises ValueError, or is divided by 1 with `allow_constant`."""
         if train.ndim != 2 or not len(train):
-            raise ValueError(f"train rows must have shape (T, C) with T >= 1, got {train.shape}.")
+            raise ArgumentError("train rows", "have shape (T, C) with T >= 1", train.shape)
         mean = train.mean(0)
         std = train.std(0)
         # rounding may give a constant column a std of about the last digit
@@ -151,10 +158,12 @@ class StandardScaler:
         if constant.any() and not allow_constant:
             indices = np.flatnonzero(constant).tolist()
             names = [repr(str(i) if columns is None else columns[i]) for i in indices]
-            raise ValueError(
-                f"{name} must have columns that change in the {len(train)} train rows, got {len(names)} constant: "
-                f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}; drop them, or give allow_constant=True "
-                "to leave them unscaled."
+            raise ArgumentError(
+                name,
+                f"have columns that change in the {len(train)} train rows",
+                f"{len(names)} constant: {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}",
+                "drop them",
+                Phrase("give ", Argument("allow_constant", True), " to leave them unscaled"),
             )
         return cls(mean, np.where(constant, 1.0, std))
 
@@ -176,16 +185,16 @@ class StandardScaler:
     def from_state(cls, state: Mapping[str, Tensor | Sequence[float]]) -> "StandardScaler":
         """A scaler from the result of `state`, or with lists in place of tensors."""
         if set(state) != {"mean", "std"}:
-            raise ValueError(f"state must have the entries mean and std, got {', '.join(state) or 'none'}.")
+            raise ArgumentError("state", "have the entries mean and std", ", ".join(state) or "none")
         mean, std = (torch.as_tensor(state[key], dtype=torch.float64).cpu().numpy() for key in ("mean", "std"))
         return cls(mean, std)
 
     def _like(self, x: np.ndarray | Tensor) -> tuple[T, T]:
         if not x.ndim or x.shape[-1] != len(self.mean):
-            raise ValueError(f"values must have {len(self.mean)} channels on the last axis, got {tuple(x.shape)}.")
+            raise ArgumentError("values", f"have {len(self.mean)} channels on the last axis", tuple(x.shape))
         if isinstance(x, np.ndarray):
             return self.mean, self.std  # type: ignore[return-value]
         if not x.is_floating_point():
-            raise ValueError(f"values must be floating point, got {x.dtype}; cast them with .float().")
+            raise ArgumentError("values", "be floating point", x.dtype, "cast them with .float()")
         state = self.state()
         return state["mean"].to(x), state["std"].to(x)  # type: ignore[return-value]

@@ -22,12 +22,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64
 
-from toa._checks import check_choice
+from toa._checks import ArgumentError, check_choice
 from toa._files import ending_of
 from toa._limits import shorten, unpacked_limit
 from toa.data.catalogue import DatasetSpec
 from toa.data.columns import find_order, is_regular, parse_dates
-from toa.data.panel import FILLS, Panel, make_panel, to_numbers
+from toa.data.panel import FILLS, MissingValuesError, Panel, make_panel, to_numbers
 
 # what numpy raises for damaged or forged arrays
 _DAMAGES = (
@@ -59,7 +59,7 @@ class _BoundedGzip(gzip.GzipFile):
         """One byte more than is allowed, so that reading it shows that there is more."""
         left = self._limit + 1 - self.tell()
         if left <= 0:
-            raise ValueError(f"{self._path} must unpack to at most {self._limit} bytes, got more; unpack it first.")
+            raise ArgumentError(self._path, f"unpack to at most {self._limit} bytes", "more", "unpack it first")
         return left
 
 
@@ -71,7 +71,7 @@ def open_unpacked(path: Path) -> Iterator[io.BufferedReader]:
         with opened(path, "rb") as file:
             yield file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} must be complete gzip data, got damaged data ({error}); get it again.") from error
+        raise ArgumentError(path, "be complete gzip data", f"damaged data ({error})", "get it again") from error
 
 
 def read_csv_series(
@@ -94,16 +94,19 @@ def read_csv_series(
     dates = None
     if date_column is not None:
         if date_column not in frame.columns:
-            raise ValueError(
-                f"{path} must have a column {date_column!r}, got {describe_columns(frame.columns)}; set date_column to "
-                "the name of the date column (--set date_column=NAME), or date_column=None if there is none."
+            raise ArgumentError(
+                path,
+                f"have a column {date_column!r}",
+                describe_columns(frame.columns),
+                "set date_column to the name of the date column (--set date_column=NAME), or date_column=None if there "
+                "is none",
             )
         text = frame.pop(date_column)
         order = find_order(text, str(path), None, is_regular, remedy="write dates as 2015-02-01")
         dates = parse_dates(text, str(path), day_first=bool(order))
     if target is not None:
         if target not in frame.columns:
-            raise ValueError(f"{path} must have the target column {target!r}, got {describe_columns(frame.columns)}.")
+            raise ArgumentError(path, f"have the target column {target!r}", describe_columns(frame.columns))
         frame[target] = frame.pop(target)
     return _series(frame, str(path), fill, times=dates, allow_duplicates=allow_duplicate_dates)
 
@@ -134,9 +137,11 @@ def read_dataset(spec: DatasetSpec, path: str | Path, *, fill: str | None = None
         )
     rows, channels = panel.values[0].shape
     if (rows, channels) != (spec.rows, spec.channels):
-        raise ValueError(
-            f"dataset {spec.name!r} must have {spec.rows} rows and {spec.channels} channels, got {rows} and {channels} "
-            f"in {path}; get the official file from {spec.source}, or load your own file by its path."
+        raise ArgumentError(
+            f"dataset {spec.name!r}",
+            f"have {spec.rows} rows and {spec.channels} channels",
+            f"{rows} and {channels} in {path}",
+            f"get the official file from {spec.source}, or load your own file by its path",
         )
     if spec.log:
         panel = replace(panel, values=tuple(np.sign(x) * np.log1p(np.abs(x)) for x in panel.values))
@@ -156,9 +161,11 @@ def _tsf_columns(path: Path) -> pd.DataFrame:
     panel = read_tsf(path)
     starts = {times[0] for times in panel.times or ()}
     if len(set(panel.lengths)) != 1 or len(starts) > 1:
-        raise ValueError(
-            f"{path} must have series of one length that begin together, got lengths from {min(panel.lengths)} to "
-            f"{max(panel.lengths)} and {len(starts)} first days; load it as a collection."
+        raise ArgumentError(
+            path,
+            "have series of one length that begin together",
+            f"lengths from {min(panel.lengths)} to {max(panel.lengths)} and {len(starts)} first days",
+            "load it as a collection",
         )
     return pd.DataFrame(np.concatenate(panel.values, axis=1), columns=list(map(str, panel.ids)))
 
@@ -184,9 +191,7 @@ def read_labels(path: str | Path, *, index_column: bool = False, label_column: b
     if label_column:
         frame = frame.iloc[:, -1:]
     if frame.shape[1] != 1:
-        raise ValueError(
-            f"{path} must have one label column, got {frame.shape[1]}; drop the others, or give index_column."
-        )
+        raise ArgumentError(path, "have one label column", frame.shape[1], "drop the others", "give index_column")
     column = frame.iloc[:, 0]
     if column.dtype == bool:
         # a copy, because pandas returns a read-only view
@@ -194,7 +199,7 @@ def read_labels(path: str | Path, *, index_column: bool = False, label_column: b
     values = _series(frame, str(path), None).values[0][:, 0]
     bad = np.flatnonzero((values != 0) & (values != 1))
     if len(bad):
-        raise ValueError(f"{path} must have only the labels 0 and 1, got {values[bad[0]]:g} at data row {bad[0] + 1}.")
+        raise ArgumentError(path, "have only the labels 0 and 1", f"{values[bad[0]]:g} at data row {bad[0] + 1}")
     return values == 1
 
 
@@ -204,7 +209,7 @@ def read_table(
     """Read a text file, or its `content`, into a frame; the columns `text` stay text."""
     content = read_content(path, "a table") if content is None else content
     if b"\0" in content:
-        raise ValueError(f"{path} must be comma-separated text, got binary data; is it packed or another format?")
+        raise ArgumentError(path, "be comma-separated text", "binary data", "is it packed or another format?")
     try:
         with warnings.catch_warnings():
             # otherwise pandas cuts rows that are longer than the header
@@ -219,11 +224,11 @@ def read_table(
                 low_memory=False,
             )
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} must be text in UTF-8, got {error}; save it in UTF-8.") from error
+        raise ArgumentError(path, "be text in UTF-8", error, "save it in UTF-8") from error
     except OverflowError as error:
-        raise ValueError(f"{path} must have numbers below 1e308, got an integer of more digits; remove it.") from error
+        raise ArgumentError(path, "have numbers below 1e308", "an integer of more digits", "remove it") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, pd.errors.ParserWarning) as error:
-        raise ValueError(f"{path} must have the same number of values in each row, got: {_line(error)}.") from error
+        raise ArgumentError(path, "have the same number of values in each row", f"an error: {_line(error)}") from error
 
 
 def read_ts(path: str | Path) -> Panel:
@@ -239,23 +244,26 @@ def read_ts(path: str | Path) -> Panel:
         try:
             numbers = [list(map(float, channel.replace("?", "nan").split(","))) for channel in channels]
         except ValueError as error:
-            raise ValueError(f"{path} must hold numbers, got: {str(error)[:200]} in case {len(labels)}.") from error
+            raise ArgumentError(path, "hold numbers", f"an error: {str(error)[:200]} in case {len(labels)}") from error
         if not channels:
-            raise ValueError(f"{path} must have values and a label in each case, got no channel in case {len(labels)}.")
+            raise ArgumentError(path, "have values and a label in each case", f"no channel in case {len(labels)}")
         # a short channel is missing at its end
         cases.append(np.array(list(zip_longest(*numbers, fillvalue=np.nan))).reshape(-1, len(numbers)))
         if len(channels) != cases[0].shape[1]:
-            raise ValueError(
-                f"{path} must have the same number of channels in each case, {cases[0].shape[1]} in the first, got "
-                f"{len(channels)} in case {len(cases)}."
+            raise ArgumentError(
+                path,
+                f"have the same number of channels in each case, {cases[0].shape[1]} in the first",
+                f"{len(channels)} in case {len(cases)}",
             )
         if equal and {len(channel) for channel in numbers} != {len(cases[0])}:
-            raise ValueError(
-                f"{path} must have the same number of values in each channel, {len(cases[0])} in the first case, "
-                f"got another number in case {len(cases)}; set @equalLength false if lengths differ."
+            raise ArgumentError(
+                path,
+                f"have the same number of values in each channel, {len(cases[0])} in the first case",
+                f"another number in case {len(cases)}",
+                "set @equalLength false if lengths differ",
             )
     if not cases:
-        raise ValueError(f"{path} must hold cases below @data, got none; is the file complete?")
+        raise ArgumentError(path, "hold cases below @data", "none", "is the file complete?")
     columns = tuple(map(str, range(cases[0].shape[1])))
     return Panel(values=tuple(cases), columns=columns, ids=tuple(range(len(cases))), labels=np.asarray(labels))
 
@@ -269,7 +277,7 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
                 try:
                     yield number, raw.decode("utf-8").strip()
                 except UnicodeDecodeError as error:
-                    raise ValueError(f"{path} must be text in UTF-8, got {error}; save it in UTF-8.") from error
+                    raise ArgumentError(path, "be text in UTF-8", error, "save it in UTF-8") from error
 
 
 def _series(frame: pd.DataFrame, name: str, fill: str | None, **times: Any) -> Panel:
@@ -277,7 +285,10 @@ def _series(frame: pd.DataFrame, name: str, fill: str | None, **times: Any) -> P
         check_choice("fill", fill, FILLS)
     values = to_numbers(frame, name)
     columns = tuple(map(str, frame.columns))
-    return make_panel(values, columns, regular=False, missing=fill or "error", name=name, **times)
+    try:
+        return make_panel(values, columns, regular=False, missing=fill or "error", name=name, **times)
+    except MissingValuesError as error:
+        raise error.rename("missing", "fill") from None
 
 
 def _read_ts_header(path: Path, lines: Iterator[tuple[int, str]]) -> bool:
@@ -285,7 +296,7 @@ def _read_ts_header(path: Path, lines: Iterator[tuple[int, str]]) -> bool:
     tags: dict[str, str] = {}
     for number, line in lines:
         if not line.startswith("@"):
-            raise ValueError(f"{path} must begin with @ lines, got {line[:40]!r} in line {number}; is it a .ts file?")
+            raise ArgumentError(path, "begin with @ lines", f"{line[:40]!r} in line {number}", "is it a .ts file?")
         tag, _, value = line.lower().partition(" ")
         tags[tag] = value.strip()
         if tag == "@data":
@@ -302,14 +313,14 @@ def _read_ts_header(path: Path, lines: Iterator[tuple[int, str]]) -> bool:
         (equal in ("true", "false"), "have true or false after @equalLength", repr(equal), "write one of them."),
     ):
         if not holds:
-            raise ValueError(f"{path} must {rule}, got {found}; {remedy}")
+            raise ArgumentError(path, rule, found, remedy)
     return equal != "false"
 
 
 def _read_columns(path: Path, *, index_column: bool) -> pd.DataFrame:
     kind = ending_of(path)
     if kind not in _ARRAY_SUFFIXES:
-        raise ValueError(f"{path} must end in {', '.join(_ARRAY_SUFFIXES)}, or these with .gz, got {path.name!r}.")
+        raise ArgumentError(path, f"end in {', '.join(_ARRAY_SUFFIXES)}, or these with .gz", repr(path.name))
     if not path.is_file():
         raise FileNotFoundError(f"No such file: {path}.")
     if kind == ".npy":
@@ -317,9 +328,9 @@ def _read_columns(path: Path, *, index_column: bool) -> pd.DataFrame:
         try:
             array = _parse_npy(content)
         except _DAMAGES as error:
-            raise ValueError(f"{path} must be an unpickled .npy array, got: {_line(error)}.") from error
+            raise ArgumentError(path, "be an unpickled .npy array", f"an error: {_line(error)}") from error
         if array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
-            raise ValueError(f"{path} must hold numbers (T, C) or (T,), got {array.dtype} of shape {array.shape}.")
+            raise ArgumentError(path, "hold numbers (T, C) or (T,)", f"{array.dtype} of shape {array.shape}")
         return pd.DataFrame(array)
     frame = read_table(path, header=0 if kind == ".csv" else None)
     return frame.iloc[:, 1:] if index_column and kind == ".csv" else frame
@@ -330,8 +341,8 @@ def _read_npz(path: Path) -> np.ndarray:
     with open_unpacked(path) as file:
         content = file.read()
     if not zipfile.is_zipfile(io.BytesIO(content)):
-        raise ValueError(f"{path} must be an npz archive, got a file that begins with {content[:8]!r}; is it complete?")
-    rule = f"{path} must hold an unpickled array 'data' of numbers (T, C, features)"
+        raise ArgumentError(path, "be an npz archive", f"a file that begins with {content[:8]!r}", "is it complete?")
+    rule = "hold an unpickled array 'data' of numbers (T, C, features)"
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             sizes = {one.filename: (one.file_size, one.compress_size) for one in archive.infolist()}
@@ -343,9 +354,9 @@ def _read_npz(path: Path) -> np.ndarray:
                 raise ValueError(f"an array of {large} bytes packed into {packed}; unpack it if it is right")
             data = _parse_npy(archive.read("data.npy"))
     except (*_DAMAGES, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{rule}, got: {_line(error)}.") from error
+        raise ArgumentError(path, rule, f"an error: {_line(error)}") from error
     if data.ndim != 3 or not np.issubdtype(data.dtype, np.number) or not data.shape[2]:
-        raise ValueError(f"{rule}, got {data.dtype} of shape {data.shape}.")
+        raise ArgumentError(path, rule, f"{data.dtype} of shape {data.shape}")
     return data[:, :, 0]
 
 
@@ -370,7 +381,7 @@ def read_content(path: Path, what: str) -> bytes:
     with open_unpacked(path) as file:
         content = file.read()
     if not content.strip():
-        raise ValueError(f"{path} must hold {what}, got an empty file; is the download complete?")
+        raise ArgumentError(path, f"hold {what}", "an empty file", "is the download complete?")
     return content
 
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from toa._checks import check_at_least
+from toa._checks import ArgumentError, check_at_least
 from toa.data.splits import Segment
 
 # larger than any benchmark series; PEMS07, the widest, takes 0.1 GiB
@@ -69,14 +69,16 @@ class Windows:
         self.device = torch.device(device)
         rows = len(series)
         if not 0 <= self.segment.start <= self.segment.stop <= rows:
-            raise ValueError(f"segment must lie within the {rows} rows of the series, got {tuple(self.segment)}.")
+            raise ArgumentError("segment", f"lie within the {rows} rows of the series", tuple(self.segment))
         if self.segment.rows < lookback + horizon:
-            raise ValueError(
-                f"segment must have at least lookback + horizon = {lookback + horizon} rows, got {self.segment.rows}; "
-                "shorten the look-back or the horizon."
+            raise ArgumentError(
+                "segment",
+                f"have at least lookback + horizon = {lookback + horizon} rows",
+                self.segment.rows,
+                "shorten the look-back or the horizon",
             )
         if marks is not None and len(marks) != rows:
-            raise ValueError(f"marks must have a row for each of the {rows} rows of the series, got {len(marks)}.")
+            raise ArgumentError("marks", f"have a row for each of the {rows} rows of the series", len(marks))
         self.channels = int(series.shape[1])
         tables = [place_series(series, device=self.device, budget_bytes=budget_bytes)]
         # where the values are, so that one index fits both
@@ -94,7 +96,7 @@ class Windows:
     def batch(self, index: Int[Tensor, " b"]) -> WindowBatch:
         """The windows with these indices. An index on the CPU is checked; one on a GPU is not, to avoid waiting."""
         if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool:
-            raise ValueError(f"index must be integers of shape (B,), got {index.dtype} of {tuple(index.shape)}.")
+            raise ArgumentError("index", "be integers of shape (B,)", f"{index.dtype} of {tuple(index.shape)}")
         if index.device.type == "cpu" and len(index):
             low, high = (int(end) for end in index.aminmax())
             if low < 0 or high >= len(self):
@@ -140,7 +142,7 @@ class SeriesWindows(Windows):
         for part in parts:
             last = len(part) - length
             if last < 0:
-                raise ValueError(f"series must have a window of {length} rows, got {len(part)}; shorten the window.")
+                raise ArgumentError("series", f"have a window of {length} rows", len(part), "shorten the window")
             starts += range(begin, begin + last + 1, stride)
             if whole and last % stride:
                 ends.append(begin + last)
@@ -166,7 +168,7 @@ def place_series(
     """Float32 values (T, C) on `device` if they are there or take at most `budget_bytes`, else on the CPU."""
     check_at_least("budget_bytes", budget_bytes, 0)
     if values.ndim != 2:
-        raise ValueError(f"values must have 2 axes (T, C), got shape {tuple(values.shape)}.")
+        raise ArgumentError("values", "have 2 axes (T, C)", f"shape {tuple(values.shape)}")
     if isinstance(values, np.ndarray):
         # a copy, so that later changes of the array have no effect
         values = torch.from_numpy(np.array(values, dtype=np.float32, order="C"))

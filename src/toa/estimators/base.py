@@ -87,7 +87,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     time: str | None = None
     values: Sequence[str] | None = None
     missing: Missing = "error"
-    missing_values: Sequence[float] | None = None
+    missing_values: float | Sequence[float] | None = None
     day_first: bool | None = None
     time_zone: str | None = None
     seed: int = 2024

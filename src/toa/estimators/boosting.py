@@ -21,8 +21,8 @@ from toa._checks import check_shape
 from toa.estimators.baselines import Forecast, History, last_rows, row_blocks, sample_windows, window_scale
 from toa.estimators.trees import Trees, read_boosted_trees
 
-# trees
-_TREES = 200
+# trees, unless given
+USUAL_TREES = 200
 # comparisons from a root to a leaf, at most
 _DEPTH = 6
 # share of the lags that a split may choose from
@@ -63,9 +63,16 @@ class BoostedTrees:
 
     @classmethod
     def fit(
-        cls, history: History, *, season: int, lookback: int, seed: int = 2024, windows: int | None = None
+        cls,
+        history: History,
+        *,
+        season: int,
+        lookback: int,
+        seed: int = 2024,
+        windows: int | None = None,
+        trees: int = USUAL_TREES,
     ) -> "BoostedTrees | None":
-        """Fit to windows of all series, at most `windows`; None if no series is long enough."""
+        """Fit this number of trees to windows of all series, at most `windows`; None if no series is long enough."""
         # imported on use: scikit-learn takes long to import
         from sklearn.ensemble import HistGradientBoostingRegressor
         from threadpoolctl import threadpool_limits
@@ -82,7 +89,7 @@ class BoostedTrees:
         lags = max(1, int(np.isfinite(inputs).any(0).sum()))
         model = HistGradientBoostingRegressor(
             loss="absolute_error",
-            max_iter=_TREES,
+            max_iter=trees,
             max_depth=_DEPTH,
             max_features=_FEATURES,
             early_stopping=False,
@@ -92,8 +99,8 @@ class BoostedTrees:
         # where other work shares the cores, threads wait for each other far longer than such a fit takes
         with threadpool_limits(1 if inputs.size < _ONE_THREAD else None, user_api="openmp"):
             model.fit(inputs[:, -lags:], target)
-        start, trees = read_boosted_trees(model, inputs[:, -lags:], _DEPTH)
-        return cls(season=season, lags=lags, start=start, trees=trees)
+        start, fitted_trees = read_boosted_trees(model, inputs[:, -lags:], _DEPTH)
+        return cls(season=season, lags=lags, start=start, trees=fitted_trees)
 
     def predict(self, history: History, horizon: int) -> Forecast:
         """Forecast the steps after each series."""

@@ -1,207 +1,262 @@
 """The network of a classifier: one model per fold, trained together; it is validated on all cases.
 
+    candidates = network_candidates(spec, schema)              # architectures
+    validated = NetworkMember(spec, schema, candidates[0], folds).fit(training)
+    validated.fitted.probabilities(cases)                      # (n, K)
+
 Alphabet: n cases, L longest length, l length of a case, C channels, K classes, F folds.
 """
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
-from jaxtyping import Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from toa._checks import check_finite
 from toa.data.classification import Cases, pad_cases
-from toa.data.panel import Panel, Values
-from toa.data.splits import check_standardised
+from toa.data.panel import Values
 from toa.estimators import sizes
-from toa.estimators.base import Estimator
-from toa.estimators.effort import Ceiling
+from toa.estimators.base import attention_spec
+from toa.estimators.classifier_settings import CaseNetworkSpec, CaseSchema
 from toa.estimators.importance import Importance, in_float64, integrated_gradients
-from toa.estimators.stack import Codes, Probabilities, accuracy, choose_factor, log_loss, softmax, stratified_folds
-from toa.training.base import TASKS, TaskData, check_sample
+from toa.estimators.members import CaseTraining, ScaledCases, ValidatedMember
+from toa.estimators.probabilities import (
+    Codes,
+    Folds,
+    HeldOut,
+    Probabilities,
+    accuracy,
+    choose_factor,
+    softmax,
+    stratified_folds,
+)
+from toa.training.base import TASKS, TaskData
 from toa.training.classify import classify, validation_logits
-from toa.training.distributed import resolve_device
+from toa.training.distributed import make_fabric, resolve_device
 from toa.training.loop import TrainingStopped
+from toa.training.optimization import TrainingConfig
 
 # fewer cases to validate on are too few to choose an epoch
 _LEAST_HELD = 4
+# how a network is trained, beside the parameters of the classifier; a training loss below the last number is zero
+_TRAINING: Mapping[str, Any] = {"schedule": "cosine", "clip_norm": 4.0, "least_loss": 2e-3}
+# title of the progress bar
+_TITLE = "classifier"
+_TASK = TASKS["classify"]
 
 
-@dataclass(eq=False, repr=False)
-class CaseNetwork(Estimator):
-    """Trains the network of `toa.Classifier`, which documents the fields."""
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FittedCaseNetwork:
+    """A trained network; with folds, the mean of a model per fold.
 
-    _kind = "case network"
-    _task = TASKS["classify"]
-    # a training loss below the last number is zero
-    _training: ClassVar[Mapping[str, Any]] = {"schedule": "cosine", "clip_norm": 4.0, "least_loss": 2e-3}
+    Attributes:
+        architecture: Backbone, settings and the steps per token ("patch").
+        folds: Number of models; 0 for one that was trained on all cases.
+        factor: Factor of the scores before softmax, which calibrates them.
+        validation: Accuracy on the held-out cases; None without any.
+    """
 
-    _: KW_ONLY
-    length: int | None = None
-    patience: int = 20
+    spec: CaseNetworkSpec
+    schema: CaseSchema
+    architecture: Mapping[str, Any]
+    model: nn.Module
+    folds: int
+    factor: float
+    validation: float | None
 
-    def _fit_network(
-        self, panel: Panel, codes: Codes, ceiling: Ceiling, accept: Callable[[Probabilities], Any] = lambda _: None
-    ) -> None:
-        """Train candidates, as many as the effort has, and keep the one with the lowest log loss.
-
-        `accept` is called whenever a better network is kept, with calibrated probabilities of each case by the model
-        that was not trained on it. With too few cases to validate on, it is not called: one model is trained on all
-        cases, and its last epoch is kept. A signal raises TrainingStopped; the best network so far is kept.
-        """
-        folds = self._folds(codes)
-        longest = 0.0
-        best = np.inf
-        candidates = self._candidates()[: 1 if folds is None else self._effort.candidates]
-        for number, candidate in enumerate(candidates, 1):
-            begin = ceiling.passed
-            if number > 1 and not ceiling.allows(f"network {number}", longest):
-                return
-            held_out, stopped = candidate._train_candidate(panel, codes, folds)
-            loss = -np.inf if held_out is None else log_loss(held_out, codes)
-            if loss < best:
-                best = loss
-                self.__dict__.update(candidate.__dict__)
-                if held_out is not None:
-                    accept(held_out)
-            if stopped is not None:
-                raise stopped
-            longest = max(longest, ceiling.passed - begin)
-
-    def _candidates(self) -> list[Self]:
-        """Copies with one network each, so that the network stays if another is not better."""
-        found = []
-        for backbone, settings, patch in sizes.classifier_candidates(self.backbone, self.length_, self.settings):
-            found.append(copy.copy(self))
-            found[-1]._choose(backbone, settings, patch=patch)
-        return found
-
-    def _check_candidates(self) -> None:
-        """Build every network without memory for it: wrong settings raise ValueError before anything is fitted."""
-        for candidate in self._candidates():
-            candidate.folds_ = 0
-            with torch.device("meta"):
-                self._task.build(candidate._config(), candidate._data())
-
-    def _folds(self, codes: Codes) -> Int64[np.ndarray, " n"] | None:
-        """The fold in which each case is held out; None for too few cases.
-
-        The only case of a class is held out too, and counts as an error: no model can know its class without it.
-        """
-        if not self.validation_share or self.validation_share * len(codes) < _LEAST_HELD:
-            return None
-        number = max(2, round(1.0 / self.validation_share))
-        return stratified_folds(codes, number, self.seed)
-
-    def _train_candidate(
-        self, panel: Panel, codes: Codes, folds: Int64[np.ndarray, " n"] | None
-    ) -> tuple[Probabilities | None, TrainingStopped | None]:
-        """Train the chosen network; returns probabilities of held-out cases, and what stopped it."""
-        cases = self._to_cases(panel, codes)
-        self.folds_ = 0 if folds is None else int(folds.max()) + 1
-        data = self._data(cases)
-        if folds is not None:
-            data = replace(data, val=cases, folds=torch.from_numpy(folds).to(cases.labels.device))
-        schedule = sizes.classifier_schedule(
-            len(codes),
-            len(self.columns_),
-            self.architecture_["backbone"],
-            copies=max(1, self.folds_),
-            batch_size=self.batch_size,
-            epochs=self.epochs,
-        )
-        if self.epochs is None:
-            most = self._effort.network_steps // schedule["steps"]
-            schedule |= {"epochs": max(1, min(schedule["epochs"], most))}
-        stopped = None
-        try:
-            self._fit_model(data, schedule)
-        except TrainingStopped as error:
-            if error.model is None:
-                raise
-            stopped, self.model_ = error, error.model.eval()
-        self.validation_, self.factor_ = None, 1.0
-        if folds is None:
-            return None, stopped
-        scores = validation_logits(self.model_, data).double().cpu().numpy()
-        self.factor_ = choose_factor(scores, codes)
-        self.validation_ = accuracy(scores, codes)
-        return softmax(self.factor_ * scores), stopped
-
-    def _network_probabilities(self, panel: Panel) -> Probabilities:
-        cases = self._to_cases(panel, [0] * len(panel))
-        logits = classify(self.model_, cases)
+    def probabilities(self, cases: ScaledCases) -> Probabilities:
+        """See `FittedMember`."""
+        logits = classify(self.model, self.to_tokens(cases))
         check_finite("logits", logits)
-        return softmax(self.factor_ * logits.double().cpu().numpy())
+        return softmax(self.factor * logits.double().cpu().numpy())
 
-    def run_sample(self, data: Any, index: int = 0) -> None:
-        """Classify one case of a pandas frame or a list, see `Estimator.run_sample`."""
-        self._network_probabilities(self._case(data, index))
+    def to_tokens(self, cases: ScaledCases) -> Cases:
+        """The cases as the model reads them, without classes."""
+        return to_tokens(cases.values, [0] * len(cases), self.schema, patch_of(self.architecture), self.spec.device)
 
-    def explain(self, data: Any, index: int | None = None) -> Importance:
-        """Parts of steps and channels in the class that the network gives one case, see `Estimator.explain`."""
-        panel = self._case(data, index or 0)
-        cases = self._to_cases(panel, [0] * len(panel))
-        series = cases.series[:1].cpu().double()
-        mask = None if cases.mask is None else cases.mask[:1].cpu()
-        model, known = in_float64(self.model_), int(self._network_probabilities(panel)[0].argmax())
+    def explain(self, cases: ScaledCases) -> Importance:
+        """Parts of steps and channels in the class that the network gives the first case, see `Importance`."""
+        tokens = self.to_tokens(cases)
+        series = tokens.series[:1].cpu().double()
+        mask = None if tokens.mask is None else tokens.mask[:1].cpu()
+        model = in_float64(self.model)
+        predicted = int(self.probabilities(cases)[0].argmax())
 
-        def chance(rows: Tensor) -> Tensor:
-            given = None if mask is None else mask.expand(len(rows), -1)
-            return model(rows, given).log_softmax(-1)[:, known, None]
+        def log_probability(rows: Tensor) -> Tensor:
+            masks = None if mask is None else mask.expand(len(rows), -1)
+            return model(rows, masks).log_softmax(-1)[:, predicted, None]
 
-        (shares,), change = integrated_gradients(chance, [series], [torch.zeros_like(series)])
+        (shares,), change = integrated_gradients(log_probability, [series], [torch.zeros_like(series)])
+        channels = len(self.schema.columns)
         return Importance(
             what="the logarithm of the probability by the network, compared with a case at the mean of fit",
-            outputs=(str(self.classes_[known]),),
-            columns=self.columns_,
-            shares=shares.reshape(1, -1, len(self.columns_))[:, : panel.lengths[0]],
-            ahead=np.zeros((1, len(self.columns_))),
+            outputs=(str(self.schema.classes[predicted]),),
+            columns=self.schema.columns,
+            shares=shares.reshape(1, -1, channels)[:, : len(cases.values[0])],
+            ahead=np.zeros((1, channels)),
             change=change,
         )
 
-    def _case(self, data: Any, index: int) -> Panel:
-        self._check_has_network()
-        data = data.to_pandas() if hasattr(data, "to_pandas") else data
-        framed = isinstance(data, pd.DataFrame)
-        if framed and self.id is not None and self.id not in data.columns:
-            self._read_fitted(data)  # raises the error that names it
-        ids = data[self.id].unique() if framed and self.id is not None else None
-        check_sample(index, len(data if ids is None else ids))
-        if ids is not None:
-            return self._read_fitted(data[data[self.id] == ids[index]])
-        return self._read_fitted(data.iloc[[index]] if framed else [data[index]])
 
-    def _scaled(self, panel: Panel) -> list[Values]:
-        return [
-            check_standardised(self.scaler_.transform(values), self.columns_, f"case {index + 1} of X")
-            for index, values in enumerate(panel.values)
-        ]
+@dataclass(frozen=True, slots=True, eq=False)
+class NetworkMember:
+    """A network of one architecture.
 
-    def _to_cases(self, panel: Panel, codes: Sequence[int] | Codes) -> Cases:
-        """The cases, standardised, in tokens of several steps and padded, on the device."""
-        patch, chosen = self._patch, self._scaled(panel)
-        # (l, C) as (l / patch, patch * C); the last step fills the last token
-        chosen = [np.pad(case, ((0, -len(case) % patch), (0, 0)), mode="edge") for case in chosen]
-        chosen = [case.reshape(-1, patch * case.shape[1]) for case in chosen]
-        length = -(-self.length_ // patch)
-        masked = any(len(case) != length for case in chosen)
-        return pad_cases(chosen, list(map(int, codes)), length, masked=masked, device=resolve_device(self.device))
+    Attributes:
+        folds: The fold in which each case is held out; None trains one model on all cases and keeps its last epoch.
+    """
 
-    @property
-    def _patch(self) -> int:
-        # older files have one token per step
-        return int(self.architecture_.get("patch", 1))
+    spec: CaseNetworkSpec
+    schema: CaseSchema
+    architecture: Mapping[str, Any]
+    folds: Folds | None
 
-    def _fields(self) -> dict[str, Any]:
-        return {"evaluation": "strict"}
+    def fit(self, training: CaseTraining) -> ValidatedMember:
+        """See `Member`.
 
-    def _data(self, train: Any = None, val: Any = None) -> TaskData:
-        shape: dict[str, Any] = {"length": -(-self.length_ // self._patch), "classes": self.classes_}
-        folds = torch.from_numpy(np.arange(self.folds_)) if self.folds_ else None
-        return TaskData(channels=len(self.columns_) * self._patch, train=train, val=val, folds=folds, **shape)
+        Raises:
+            TrainingStopped: After a signal before the first validation; after a later one it is returned.
+        """
+        patch = patch_of(self.architecture)
+        tokens = to_tokens(training.cases.values, training.codes.tolist(), self.schema, patch, self.spec.device)
+        models = 0 if self.folds is None else int(self.folds.max()) + 1
+        data = _task_data(self.schema, self.architecture, models, tokens)
+        if self.folds is not None:
+            data = replace(data, val=tokens, folds=torch.from_numpy(self.folds).to(tokens.labels.device))
+        schedule = self._schedule(len(training.codes), models, training.effort.network_steps)
+        model, stopped = _train(self.spec, self.architecture, schedule, data)
+        network = FittedCaseNetwork(
+            spec=self.spec,
+            schema=self.schema,
+            architecture=self.architecture,
+            model=model,
+            folds=models,
+            factor=1.0,
+            validation=None,
+        )
+        if self.folds is None:
+            return ValidatedMember(network, None, stopped)
+        scores = validation_logits(model, data).double().cpu().numpy()
+        factor = choose_factor(scores, training.codes)
+        network = replace(network, factor=factor, validation=accuracy(scores, training.codes))
+        return ValidatedMember(network, _repeated(softmax(factor * scores), training.folds), stopped)
+
+    def _schedule(self, cases: int, models: int, most_steps: int) -> dict[str, Any]:
+        """Batch size, steps per epoch and epochs."""
+        schedule = sizes.classifier_schedule(
+            cases,
+            len(self.schema.columns),
+            self.architecture["backbone"],
+            copies=max(1, models),
+            batch_size=self.spec.batch_size,
+            epochs=self.spec.epochs,
+        )
+        if self.spec.epochs is None:
+            most_epochs = most_steps // schedule["steps"]
+            schedule["epochs"] = max(1, min(schedule["epochs"], most_epochs))
+        return schedule
+
+
+def network_candidates(spec: CaseNetworkSpec, schema: CaseSchema) -> list[dict[str, Any]]:
+    """Architectures to choose from; `settings` that the user chose take the place of the usual sizes."""
+    candidates = sizes.classifier_candidates(spec.backbone, schema.length, spec.settings)
+    return [
+        {"backbone": backbone, "patch": patch, "settings": {**settings, **(spec.settings or {})}}
+        for backbone, settings, patch in candidates
+    ]
+
+
+def check_candidates(spec: CaseNetworkSpec, schema: CaseSchema) -> None:
+    """Build every network without memory for it: wrong settings raise ValueError before anything is fitted."""
+    for architecture in network_candidates(spec, schema):
+        with torch.device("meta"):
+            build_case_network(spec, schema, architecture, 0)
+
+
+def network_folds(codes: Codes, share: float, seed: int) -> Folds | None:
+    """The fold in which each case is held out; None for too few cases.
+
+    The only case of a class is held out too, and counts as an error: no model can know its class without it.
+    """
+    if not share or share * len(codes) < _LEAST_HELD:
+        return None
+    return stratified_folds(codes, max(2, round(1.0 / share)), seed)
+
+
+def build_case_network(
+    spec: CaseNetworkSpec, schema: CaseSchema, architecture: Mapping[str, Any], models: int
+) -> nn.Module:
+    """An untrained network, or as many models as there are folds."""
+    return _TASK.build(_config(spec, architecture, epochs=1, batch_size=1), _task_data(schema, architecture, models))
+
+
+def patch_of(architecture: Mapping[str, Any]) -> int:
+    """Steps per token; older files have one token per step."""
+    return int(architecture.get("patch", 1))
+
+
+def to_tokens(values: Sequence[Values], codes: Sequence[int], schema: CaseSchema, patch: int, device: str) -> Cases:
+    """Standardised cases in tokens of several steps and padded, on the device."""
+    # (l, C) as (l / patch, patch * C); the last step fills the last token
+    tokens = [np.pad(case, ((0, -len(case) % patch), (0, 0)), mode="edge") for case in values]
+    tokens = [case.reshape(-1, patch * case.shape[1]) for case in tokens]
+    length = -(-schema.length // patch)
+    masked = any(len(case) != length for case in tokens)
+    return pad_cases(tokens, list(codes), length, masked=masked, device=resolve_device(device))
+
+
+def _repeated(probabilities: Probabilities, folds: Folds) -> HeldOut:
+    """The same for every fold: each case has one network that was not trained on it."""
+    return np.repeat(probabilities[None], folds.max() + 2, axis=0)
+
+
+def _train(
+    spec: CaseNetworkSpec, architecture: Mapping[str, Any], schedule: Mapping[str, Any], data: TaskData
+) -> tuple[nn.Module, TrainingStopped | None]:
+    """Train without changing the global random state; with the best weights, a signal that ended it is returned."""
+    config = _config(spec, architecture, epochs=schedule["epochs"], batch_size=schedule["batch_size"])
+    if spec.progress:
+        from toa._console import show_epochs
+    try:
+        with show_epochs(_TITLE) if spec.progress else nullcontext() as observe:
+            model, *_ = _TASK.fit(config, data, make_fabric(spec.device), key=_TITLE, observe=observe)
+    except TrainingStopped as stopped:
+        if stopped.model is None:
+            raise
+        return stopped.model.eval(), stopped
+    return model.eval(), None
+
+
+def _task_data(
+    schema: CaseSchema, architecture: Mapping[str, Any], models: int, train: Cases | None = None
+) -> TaskData:
+    """The cases, with the sizes that the model depends on."""
+    patch = patch_of(architecture)
+    return TaskData(
+        channels=len(schema.columns) * patch,
+        train=train,
+        length=-(-schema.length // patch),
+        # any sequence: its length counts
+        classes=schema.classes,  # type: ignore[arg-type]
+        folds=torch.from_numpy(np.arange(models)) if models else None,
+    )
+
+
+def _config(spec: CaseNetworkSpec, architecture: Mapping[str, Any], *, epochs: int, batch_size: int) -> Any:
+    """Config of the task; epochs and batch size matter only in training."""
+    attention = architecture.get("attention", spec.attention)
+    return _TASK.config(
+        protocol="",
+        dataset="",
+        backbone=architecture["backbone"],
+        attention=None if attention is None else attention_spec(attention),
+        model=architecture["settings"],
+        training=TrainingConfig(epochs=epochs, learning_rate=spec.learning_rate, patience=spec.patience, **_TRAINING),
+        batch_size=batch_size,
+        seed=spec.seed,
+        evaluation="strict",
+    )

@@ -23,14 +23,12 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from toa.estimators.base import NETWORK
-from toa.estimators.scorers import Rows, window_max, window_mean
+from toa.estimators.scoring import Rows, Score, window_max, window_mean
 
-# how the mean of a score over a window is named
-MEAN = " mean"
-# scores that are always averaged, and those that may join
-_FIRST, _OTHERS = ("z-score", "pca", "mahalanobis", NETWORK), ("isolation forest", "sub-sequence pca")
-# methods that score windows, and the largest standardised value that they read in a combination, now and in older files
-_WINDOWED, LARGEST, OLDER_LARGEST = (NETWORK, "sub-sequence pca"), 5.0, 10.0
+# scores that are always averaged
+_FIRST = ("z-score", "pca", "mahalanobis", NETWORK)
+# scores that may join
+_OTHERS = ("isolation forest", "sub-sequence pca")
 
 # quantiles of the held-out scores that are stored; above the last one, the tail is exponential
 _LEVELS = np.linspace(0.0, 0.98, 99)
@@ -39,20 +37,14 @@ _LEAST_SCALE = 0.01
 # scales above the last quantile from where on a tail grows as a logarithm
 _LARGE = 10.0
 
-# injected anomalies: kinds, size in standard deviations, and length and distance in windows
+# injected anomalies
 _KINDS = ("spike", "shift", "noise", "freeze", "swap", "drift")
-_SIZES, _LENGTHS, _DISTANCES = (1.0, 4.0), (0.1, 1.0), (0.5, 2.0)
-
-Score = Float64[np.ndarray, " t"]
-
-
-def rows_for(method: str, series: Tensor, largest: float | None) -> Tensor:
-    """Standardised rows as a method reads them.
-
-    In a combination, methods that score windows read values clipped to `largest`. Otherwise one wrong value would raise
-    the score of every row in its windows. Methods that score single rows read it unclipped.
-    """
-    return series if largest is None or method not in _WINDOWED else series.clamp(-largest, largest)
+# their size in standard deviations
+_SIZES = (1.0, 4.0)
+# their length in windows
+_LENGTHS = (0.1, 1.0)
+# the normal rows between two of them, in windows
+_DISTANCES = (0.5, 2.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,22 +110,23 @@ class Combination:
         from sklearn.metrics import average_precision_score
 
         def precision(*names: str) -> float:
-            found = cls(tails={name: tails[name] for name in names}, precision={})
+            combination = cls(tails={name: tails[name] for name in names}, precision={})
             series = [{name: injected[name][index][:, None] for name in names} for index in range(len(labels))]
-            scores = [found.parts(members.__getitem__, window).sum(1) for members in series]
+            scores = [combination.parts(members.__getitem__, window).sum(1) for members in series]
             return float(average_precision_score(truth, np.concatenate(scores)))
 
         best = precision(*chosen)
         for name in _OTHERS:
             if name in tails and (better := precision(*chosen, name)) > best:
-                chosen, best = [*chosen, name], better
-        found = {name: precision(name) for name in tails} | {"combination": best}
-        return cls(tails={name: tails[name] for name in chosen}, precision=found)
+                chosen.append(name)
+                best = better
+        precisions = {name: precision(name) for name in tails} | {"combination": best}
+        return cls(tails={name: tails[name] for name in chosen}, precision=precisions)
 
     def halves(self, held: Mapping[str, Sequence[Score]], window: int) -> tuple[Self, Self]:
         """The same methods for the first and for the second half of held-out series, each with tails of the other."""
-        halves = (lambda score: score[: len(score) // 2], lambda score: score[len(score) // 2 :])
-        earlier, later = ({name: _fit_tails(held[name], window, half) for name in self.tails} for half in halves)
+        earlier = {name: _fit_tails(held[name], window, lambda score: score[: len(score) // 2]) for name in self.tails}
+        later = {name: _fit_tails(held[name], window, lambda score: score[len(score) // 2 :]) for name in self.tails}
         return replace(self, tails=later), replace(self, tails=earlier)
 
     @property
@@ -148,7 +141,8 @@ class Combination:
             member: Those in the score of a method, by its name; called once per method, so that one is kept at a time.
             later: Whether the score of a row may depend on later rows.
         """
-        half, near = window // 2, max(1, window // 10)
+        half = window // 2
+        near = max(1, window // 10)
 
         def comparable(name: str) -> tuple[Rows, Rows]:
             part, (tail, mean_tail) = member(name), self.tails[name]
@@ -185,11 +179,16 @@ class Combination:
         tails = {}
         for name in facts["members"]:
             values = [tensors[f"{name}.{kind}"].double().cpu().numpy() for kind in ("score", "mean")]
-            if any(own.shape != (len(_LEVELS) + 1,) or np.diff(own[:-1]).min() < 0 or own[-1] <= 0 for own in values):
+            if not all(map(_is_tail, values)):
                 raise ValueError(f"quantiles of {name!r} must be {len(_LEVELS)} rising numbers and a positive scale")
-            first, second = (Tail(quantiles=own[:-1], scale=float(own[-1])) for own in values)
-            tails[str(name)] = first, second
+            row_tail, mean_tail = (Tail(quantiles=numbers[:-1], scale=float(numbers[-1])) for numbers in values)
+            tails[str(name)] = row_tail, mean_tail
         return cls(tails=tails, precision=dict(facts["precision"]))
+
+
+def _is_tail(numbers: np.ndarray) -> bool:
+    """Whether an array of a file is the quantiles of a tail with its scale."""
+    return numbers.shape == (len(_LEVELS) + 1,) and np.diff(numbers[:-1]).min() >= 0 and bool(numbers[-1] > 0)
 
 
 def _fit_tails(
@@ -204,24 +203,26 @@ def _fit_tails(
 def inject_anomalies(values: Rows, window: int, seed: int | np.random.Generator) -> tuple[Rows, Bool[np.ndarray, " t"]]:
     """Standardised rows with spikes, shifts, noise, frozen or swapped values and drifts in some channels, and which."""
     rng = np.random.default_rng(seed)
-    changed, labels = values.copy(), np.zeros(len(values), dtype=bool)
+    changed = values.copy()
+    labels = np.zeros(len(values), dtype=bool)
     deviation = np.maximum(values.std(0), 0.1)
     channels = np.flatnonzero(np.ptp(values, axis=0) > 0)
     channels = channels if len(channels) else np.arange(values.shape[1])
-    start, count = int(rng.integers(window // 2, window)), 0
+    start = int(rng.integers(window // 2, window))
+    count = 0
     while start < len(values) - window:
         kind = _KINDS[count % len(_KINDS)]
         rows = int(rng.integers(1, 4)) if kind == "spike" else max(2, int(window * rng.uniform(*_LENGTHS)))
-        own = rng.choice(channels, int(rng.integers(1, max(1, len(channels) // 4) + 1)), replace=False)
-        size = rng.choice([-1.0, 1.0], len(own)) * rng.uniform(*_SIZES, len(own)) * deviation[own]
-        part = changed[start : start + rows, own]
+        places = rng.choice(channels, int(rng.integers(1, max(1, len(channels) // 4) + 1)), replace=False)
+        size = rng.choice([-1.0, 1.0], len(places)) * rng.uniform(*_SIZES, len(places)) * deviation[places]
+        part = changed[start : start + rows, places]
         other = int(rng.integers(0, len(values) - rows))
-        changed[start : start + rows, own] = {
+        changed[start : start + rows, places] = {
             "spike": part + size,
             "shift": part + size,
             "noise": part + size * rng.standard_normal(part.shape),
             "freeze": np.broadcast_to(part[:1], part.shape),
-            "swap": values[other : other + rows, own],
+            "swap": values[other : other + rows, places],
             "drift": part + size * np.linspace(0.0, 1.0, rows)[:, None],
         }[kind]
         labels[start : start + rows] = True

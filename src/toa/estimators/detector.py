@@ -1,45 +1,50 @@
 """AnomalyDetector: flags rows that differ from normal rows, and names the channels that do.
 
+The shell of scikit-learn around the stages: parameters and tables are here, `toa.estimators.detection_fitting` fits,
+and the functions of `toa.estimators.fitted_detector` and `toa.estimators.streams` take the frozen value `fitted_`.
+
 Alphabet: L window length, C channels, T rows, S series.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from jaxtyping import Float64
-from torch import Tensor
+from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_count, check_finite, check_positive
-from toa._limits import check_unpacked
-from toa.data.frames import check_results, columns_by_row, to_native
+from toa._checks import check_count
+from toa.data.frames import check_frequency, check_results, columns_by_row, match_panel, read_panel
+from toa.data.frequency import Frequency
 from toa.data.panel import Id, MissingValuesError, Panel
 from toa.data.splits import StandardScaler
-from toa.estimators import alarms
-from toa.estimators.alarms import Event, Stream
-from toa.estimators.base import NETWORK, named
-from toa.estimators.combination import LARGEST, MEAN, OLDER_LARGEST, Combination, inject_anomalies, rows_for
+from toa.estimators import fitted_detector as results
+from toa.estimators.alarms import AlarmRule, flags_f1
+from toa.estimators.base import NETWORK, Estimator
+from toa.estimators.combination import Combination
+from toa.estimators.detection_fitting import fit_detector
+from toa.estimators.detector_files import detector_state, restore_detector, try_detector
+from toa.estimators.detector_page import events_page
+from toa.estimators.detector_score import MEAN
+from toa.estimators.detector_settings import COMBINED, DetectorSettings
 from toa.estimators.effort import Ceiling
-from toa.estimators.pages import events_page
-from toa.estimators.reconstruction import ReconstructionNetwork
-from toa.estimators.scorers import SCORERS, Rows, Scorer, window_mean
-from toa.estimators.sizes import choose_window
+from toa.estimators.fitted_detector import RESULTS, FittedDetector
+from toa.estimators.importance import Importance, sample_rows
+from toa.estimators.reconstruction import ReconstructionSpec, explain_reconstruction
+from toa.estimators.scorers import SCORERS
+from toa.estimators.scoring import Baseline
+from toa.estimators.streams import Stream, as_rows, rows_seen, score_stream
+from toa.estimators.thresholds import ThresholdRule
 
-# columns of the results of `alarms`
-RESULTS = ("score", "anomaly", "event", "start", "end", "peak", "rows", "severity", "channel", "why")
-MODELS = ("auto", NETWORK, *SCORERS, f"mahalanobis{MEAN}")
-# a channel whose standardised values are all smaller is constant
-_ROUNDING = 1e-9
+__all__ = ["MODELS", "RESULTS", "AnomalyDetector"]
 
-# scores of rows of a table, and scores of rows of a stream
-_Scores = tuple[list[np.ndarray], list[np.ndarray]]
+MODELS = (COMBINED, NETWORK, *SCORERS, f"mahalanobis{MEAN}")
 
 
 @dataclass(eq=False, repr=False)
-class AnomalyDetector(ReconstructionNetwork):
+class AnomalyDetector(Estimator):
     """Flag rows of time series that differ from the rows of `fit`.
 
         detector = toa.AnomalyDetector().fit(normal)   # a frame or an array; most of its rows should be normal
@@ -93,25 +98,28 @@ class AnomalyDetector(ReconstructionNetwork):
         validation_: Mean squared error of the held-out rows, in units of their variance; None without a network.
         scorers_: The fitted baselines by name.
         truncated_: Methods that `time_limit` left out.
+        fitted_: All that was fitted, a frozen value.
         choice_: The combination, with its weights and the average precision on injected anomalies; None for one method.
     """
 
+    _kind = "anomaly detector"
+    _counts = ("window",)
+    _facts = ("freq_", "window_", "threshold_", "stream_threshold_", "validation_", "architecture_")
     _models = MODELS
-    page = events_page
 
     _: KW_ONLY
+    window: int | None = None
+    contamination: float = 0.01
+    freq: str | int | None = None
     threshold: str = "quantile"
     alarms_per_day: float | None = None
     min_length: int = 1
     cool_down: int = 0
 
-    @property
-    def weights_(self) -> dict[str, float]:
-        """Weight of each method in the score."""
-        return {self.model: 1.0} if self.choice_ is None else self.choice_.weights
+    page = events_page
 
     def fit(self, data: Any, y: Any = None) -> "AnomalyDetector":
-        """Fit the methods to data and set the thresholds.
+        """Fit the methods and set the thresholds. A fit that is stopped, or raises, leaves the detector as it was.
 
         Args:
             data: A pandas, polars or arrow frame, an array (T,) or (T, C), or a list of arrays.
@@ -125,33 +133,33 @@ class AnomalyDetector(ReconstructionNetwork):
 
     def scores(self, data: Any) -> Any:
         """Score per row: an array, a list of arrays, or a frame with a column "score"."""
-        return self._per_row(self._read_fitted(data), lambda score: {"score": score})
+        panel = self.read_fitted(data)
+        return results.write_rows(self.fitted_, panel, lambda score: {"score": score})
 
     def decision_function(self, data: Any) -> Any:
         """`scores` minus the threshold: positive for flagged rows, if `min_length` is 1."""
-        return self._per_row(self._read_fitted(data), lambda score: {"score": score - self.threshold_})
+        panel = self.read_fitted(data)
+        return results.write_rows(self.fitted_, panel, lambda score: {"score": score - self.threshold_})
 
     def predict(self, data: Any) -> Any:
         """Flags: 0 and 1 for arrays; for a frame its ids and times with columns "score" and "anomaly"."""
-        return self._per_row(self._read_fitted(data), self._flag)
+        panel = self.read_fitted(data)
+        return results.predict(self.fitted_, panel, self.alarm_rule)
 
     def fit_predict(self, data: Any, y: Any = None) -> Any:
         """Fit to rows and flag among them."""
-        return self._per_row(self._fit(data), self._flag)
+        panel = self._fit(data)
+        return results.predict(self.fitted_, panel, self.alarm_rule)
 
     def channel_scores(self, data: Any) -> Any:
         """The part of each channel in the score of each row, a column per channel; they sum to `scores`."""
-        panel = self._read_fitted(data)
-        check_results(panel, self.columns_)
-        parts = [self._parts(one, self.choice_).T for one in self._scaled(panel)]
-        return _frame(panel, columns_by_row(panel, [dict(zip(self.columns_, part, strict=True)) for part in parts]))
+        panel = self.read_fitted(data)
+        return results.channel_scores(self.fitted_, panel)
 
     def member_scores(self, data: Any) -> Any:
         """The score of each method alone, a column per method with a weight, and of each baseline that was fitted."""
-        panel = self._read_fitted(data)
-        check_results(panel, self._methods)
-        members = [{name: self._member(name, one).sum(1) for name in self._methods} for one in self._scaled(panel)]
-        return _frame(panel, columns_by_row(panel, members))
+        panel = self.read_fitted(data)
+        return results.write_frame(panel, results.member_scores(self.fitted_, panel))
 
     def events(self, data: Any) -> Any:
         """Alarms as events, the most severe first.
@@ -165,18 +173,8 @@ class AnomalyDetector(ReconstructionNetwork):
 
     def alarms(self, data: Any) -> tuple[Any, Any]:
         """The frame of `predict` with the columns "event", 0 for none, and "why", and the frame of `events`."""
-        panel = self._read_fitted(data)
-        check_results(panel, RESULTS)
-        parts, ranked = self._events(panel)
-        summary = alarms.event_columns(panel, ranked, self.columns_)
-        rows: list[dict[str, np.ndarray]] = []
-        for part in parts:
-            rows.append(self._flag(part.sum(1)))
-            rows[-1] |= {"event": np.zeros(len(part), dtype=np.int64), "why": np.full(len(part), "", dtype=object)}
-        for number, (index, event) in enumerate(ranked):
-            rows[index]["event"][event.start : event.stop] = number + 1
-            rows[index]["why"][event.start : event.stop] = summary["why"][number]
-        return _frame(panel, columns_by_row(panel, rows)), _frame(panel, summary, index=False)
+        panel = self.read_fitted(data)
+        return results.find_alarms(self.fitted_, panel, self.alarm_rule)
 
     def score(self, data: Any, y: Any) -> float:
         """F1 of the flagged rows, each counted once, without point adjustment.
@@ -188,12 +186,16 @@ class AnomalyDetector(ReconstructionNetwork):
         Raises:
             ValueError: If there is not one label per row, or all labels are equal, so that F1 is undefined.
         """
-        panel = self._read_fitted(data)
-        found = [self._flag(self._score(one, self.choice_)) for one in self._scaled(panel)]
-        flags = columns_by_row(panel, found)["anomaly"]
-        several = panel.backend is None and panel.ids != (None,)
-        labels = np.concatenate([np.asarray(one) for one in y]) if several else y
-        return alarms.flags_f1(np.asarray(labels), flags == 1)
+        panel = self.read_fitted(data)
+        parts = [results.flagged(self.fitted_, score, self.alarm_rule) for score in self.fitted_.scores(panel)]
+        flags = columns_by_row(panel, parts)["anomaly"]
+        is_list = panel.backend is None and panel.ids != (None,)
+        labels = np.concatenate([np.asarray(part) for part in y]) if is_list else np.asarray(y)
+        return flags_f1(labels, flags == 1)
+
+    def reset_stream(self) -> None:
+        """Forget the rows that `detect` has seen."""
+        self._streams: dict[Id, Stream] = {}
 
     def detect(self, rows: Any) -> Any:
         """Score new rows of a stream as they arrive, in calls of one or more rows.
@@ -216,210 +218,109 @@ class AnomalyDetector(ReconstructionNetwork):
             ValueError: If rows differ from `fit` in columns or ids, or do not follow the last ones in time.
         """
         self._check_fitted("applied to rows")
-        # the frequency cannot be inferred from one row
-        rows = alarms.as_rows(rows, len(self.columns_))
+        rows = as_rows(rows, len(self.columns_))
         try:
-            panel = self._read_fitted(rows, freq=self.freq_, missing="error")
+            # the frequency cannot be inferred from one row
+            panel = self.read_fitted(rows, freq=self.freq_, missing="error")
         except MissingValuesError as error:
             # columns are those of fit, and later rows are not known
-            raise ValueError(f"{error.problem}; fill it before the call, such as by the last value.") from None
-        # an error changes no stream
-        first, parts, changed = sum(one.seen for one in self._streams.values()), [], {}
-        for index, (one, values) in enumerate(zip(panel.ids, panel.values, strict=True)):
-            past = self._streams.get(one) or Stream(np.repeat(values[:1], self._context, 0))
-            series = self._scale(one, np.concatenate((past.values, values)))
-            scores = self._score(series, self.choice_, ends=True)[-len(values) :]
-            known = past.seen + np.arange(len(values)) >= self.window_
-            high = (scores > self.stream_threshold_) & known
-            flags, changed[one] = past.advance(panel, index, high, self.min_length)
-            parts.append({"score": scores, "anomaly": flags})
-        self._streams |= changed
-        found = _frame(panel, columns_by_row(panel, parts))
-        if panel.times is None and isinstance(found, pd.DataFrame):
-            found.index = pd.RangeIndex(first, first + len(found))
-        return found
+            raise error.with_remedies("fill it before the call, such as by the last value") from None
+        first = rows_seen(self._streams)
+        parts, streams = score_stream(self.fitted_, self._streams, panel, self.alarm_rule)
+        self._streams = streams
+        table = results.write_frame(panel, columns_by_row(panel, parts))
+        if panel.times is None and isinstance(table, pd.DataFrame):
+            table.index = pd.RangeIndex(first, first + len(table))
+        return table
 
-    def reset_stream(self) -> None:
-        """Forget the rows that `detect` has seen."""
-        self._streams: dict[Id, Stream] = {}
+    def run_sample(self, data: Any, index: int = 0) -> None:
+        """Score one window of a pandas frame, see `Estimator.run_sample`."""
+        self._check_has_network()
+        self.scores(sample_rows(data, self.id, index, self.window_))
 
-    def _events(self, panel: Panel) -> tuple[list[Rows], list[tuple[int, Event]]]:
-        """Parts of the channels in the scores, and the events with their series, the most severe first."""
-        parts = [self._parts(one, self.choice_) for one in self._scaled(panel)]
-        events = [
-            (index, event)
-            for index, part in enumerate(parts)
-            for event in alarms.find_events(part, self.threshold_, min_length=self.min_length, cool_down=self.cool_down)
-        ]
-        return parts, sorted(events, key=lambda pair: -pair[1].severity)
+    def explain(self, data: Any, index: int | None = None) -> Importance:
+        """Parts of rows and columns in the error of the network, see `Estimator.explain`."""
+        self._check_has_network()
+        window = self.window_
+        panel = self.read_fitted(data if index is None else sample_rows(data, self.id, index, window))
+        network = self.fitted_.require_network()
+        series = self.fitted_.inputs.scale_panel(panel)
+        errors = [network.rows(values).sum(1) for values in series]
+        which = int(np.argmax([error.max() for error in errors]))
+        # the row with the largest error is the last row of the window, if there are enough rows before it
+        stop = max(window, int(errors[which].argmax()) + 1)
+        when = "" if panel.times is None else f" that ends at {panel.times[which][stop - 1]}"
+        return explain_reconstruction(network, series[which][stop - window : stop], self.columns_, self.freq_, when)
 
-    def _flag(self, score: np.ndarray) -> dict[str, np.ndarray]:
-        flags = np.zeros(len(score), dtype=np.int64)
-        runs = alarms.alarm_runs(score > self.threshold_, self.min_length, 0)
-        for start, stop in zip(runs.starts, runs.stops, strict=True):
-            flags[start:stop] = 1
-        return {"score": score, "anomaly": flags}
+    def read(self, data: Any) -> Panel:
+        """The panel of a table as `fit` reads it; the detector need not be fitted."""
+        return self._read(data, day_first=self.day_first)
 
-    def _per_row(self, panel: Panel, columns: Callable[[np.ndarray], dict[str, np.ndarray]]) -> Any:
-        """Result columns of each row: a frame, or the last column as arrays if the data were arrays."""
-        parts = [columns(self._score(one, self.choice_)) for one in self._scaled(panel)]
-        if panel.backend is not None:
-            return to_native(panel, columns_by_row(panel, parts))
-        arrays = [part.popitem()[1] for part in parts]
-        return arrays[0] if panel.ids == (None,) else arrays
+    def read_fitted(self, data: Any, **options: Any) -> Panel:
+        """A panel with the columns of fit; raises ValueError for other columns, ids or another frequency."""
+        self._check_fitted("applied to rows")
+        fitted = self.fitted_
+        panel = match_panel(self._read(data, usual_freq=fitted.freq, **options), fitted.columns, fitted.inputs.ids)
+        check_frequency(panel, fitted.freq)
+        return panel
 
     @property
-    def _methods(self) -> tuple[str, ...]:
-        """Methods that were fitted."""
-        return (*self.scorers_, *([NETWORK] if self._has_network else []))
+    def alarm_rule(self) -> AlarmRule:
+        """When rows above the threshold become alarms."""
+        return AlarmRule(min_length=self.min_length, cool_down=self.cool_down)
 
-    def _member(self, name: str, series: Tensor, *, ends: bool = False) -> Rows:
-        """Parts of the channels in the score of a method; `ends` scores rows after the first window by earlier ones."""
-        if name == NETWORK:
-            return self._network_rows(series, ends=ends)
-        scorer, values = self.scorers_[name], rows_for(name, series, self.largest_).double().cpu().numpy()
-        return scorer.ends(values, self.window_) if ends else scorer.rows(values)
-
-    def _parts(self, series: Tensor, choice: Combination | None, *, ends: bool = False, channels: bool = True) -> Rows:
-        """Parts of the channels in the score, or without `channels` one column, which takes less memory."""
-
-        def member(name: str) -> Rows:
-            part = self._member(name, series, ends=ends)
-            return part if channels else part.sum(1, keepdims=True)
-
-        if choice is not None:
-            return choice.parts(member, self.window_, later=not ends)
-        part, half = member(self.model.removesuffix(MEAN)), self.window_ // 2
-        return window_mean(part, half, 0 if ends else half) if self.model.endswith(MEAN) else part
-
-    def _score(self, series: Tensor, choice: Combination | None, *, ends: bool = False) -> Float64[np.ndarray, " t"]:
-        return self._parts(series, choice, ends=ends, channels=False)[:, 0]
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        usual = AnomalyDetector.contamination
-        alarms.check_rule(self.threshold, self.contamination, self.alarms_per_day, usual=usual)
-        check_count("min_length", self.min_length, 1)
-        check_count("cool_down", self.cool_down, 0)
+    def settings_of_fit(self) -> DetectorSettings:
+        """The parameters that the stages of a fit take."""
+        network = ReconstructionSpec(
+            backbone=self.backbone,
+            attention=self.attention,
+            settings=self.settings,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            patience=self.patience,
+            contamination=self.contamination,
+            seed=self.seed,
+            device=self.device,
+            progress=self.progress,
+        )
+        return DetectorSettings(
+            model=self.model,
+            window=self.window,
+            validation_share=self.validation_share,
+            effort=self._effort,
+            seed=self.seed,
+            threshold=self._threshold_rule(),
+            network=network,
+        )
 
     def _fit(self, data: Any) -> Panel:
+        """Fit, and return the rows that were read."""
         self._check_parameters()
-        self.day_first_ = self.day_first
-        panel = self._read(data)
-        self.day_first_ = panel.day_first
+        panel = self.read(data)
         ceiling = Ceiling(self.time_limit)
-        self.truncated_: tuple[str, ...] = ()
         check_results(panel, ("score", "anomaly"))
-        days = alarms.days_of(panel)
-        if self.threshold == "budget" and days is None:
-            raise ValueError("threshold='budget' must have data with dates, got none; choose another rule.")
-        self.columns_, self.freq_ = panel.columns, panel.freq
-        self.largest_ = LARGEST if self.model == "auto" else None
-        self.window_ = choose_window(self.window, longest := max(panel.lengths))
-        if longest < 2 * self.window_:
-            raise ValueError(
-                f"{panel.label(panel.lengths.index(longest))} must have two windows of {self.window_} rows, one to "
-                f"train on and one to hold out, got {longest} rows; add rows, or choose a smaller window."
-            )
-        self._check_network()
-        self._fit_scalers(panel)
-        series = self._scaled(panel)
-        moves = torch.stack([one.abs().amax(0) for one in series]).amax(0) > _ROUNDING
-        self.constant_ = tuple(np.flatnonzero(~moves.cpu().numpy()).tolist())
-        held = self._fit_methods(series, ceiling)
-
-        def choose(scores: Sequence[np.ndarray]) -> float:
-            return alarms.choose_threshold(
-                self.threshold,
-                scores,
-                contamination=self.contamination,
-                alarms=(self.alarms_per_day or 1.0) * (days or 0.0) / sum(panel.lengths) * sum(map(len, scores)),
-                min_length=self.min_length,
-                cool_down=self.cool_down,
-            )
-
-        pairs = zip(self._normal_scores(series, self.choice_), held, strict=True)
-        self.threshold_, self.stream_threshold_ = alarms.higher_thresholds(list(pairs), choose)
+        self.fitted_: FittedDetector = fit_detector(panel, self.settings_of_fit(), ceiling, stacklevel=4)
         self.reset_stream()
-        self.truncated_ = tuple(ceiling.left_out)
         ceiling.warn(stacklevel=4)
         return panel
 
-    def _normal_scores(self, series: Sequence[Tensor], choice: Combination | None) -> _Scores:
-        scores = [self._score(one, choice) for one in series]
-        pieces = alarms.spread_pieces(series, self._context)
-        return scores, [self._score(part, choice, ends=True)[self.window_ // 2 :] for part in pieces]
+    def _read(self, data: Any, **options: Any) -> Panel:
+        return read_panel(data, values=self.values, **self._table | {"freq": self.freq} | options)
 
-    def _fit_methods(self, series: Sequence[Tensor], ceiling: Ceiling) -> _Scores:
-        """Fit the network and the baselines; for "auto", make their scores comparable. Returns held-out scores."""
-        self.choice_: Combination | None = None
-        self._leave_out_network()
-        train, held = self._split(series)
-        names = list(SCORERS) if self.model == "auto" else [self.model.removesuffix(MEAN)]
-        if self.model == NETWORK:
-            names = []
-            self._fit_network(train, held, ceiling, needed=True)
-        self.scorers_ = self._fit_scorers(train, names)
-        choices: Sequence[Combination | None] = [None]
-        if self.model == "auto":
-            held = held or train
-            random = np.random.default_rng(self.seed)
-            changed = [inject_anomalies(one.double().cpu().numpy(), self.window_, random) for one in held]
-            injected = [torch.from_numpy(values.astype(np.float32)).to(held[0].device) for values, _ in changed]
-            normal, anomalous = (
-                {name: [self._member(name, one).sum(1) for one in part] for name in names} for part in (held, injected)
-            )
-            if self._fit_network(train, held, ceiling, needed=False):
-                normal[NETWORK] = [self._network_rows(one).sum(1) for one in held]
-                anomalous[NETWORK] = [self._network_rows(one).sum(1) for one in injected]
-            self.choice_ = Combination.fit(normal, anomalous, [labels for _, labels in changed], self.window_)
-            # tails are too flattering for the rows that they were fitted to
-            choices = self.choice_.halves(normal, self.window_)
-        scores = self._held_scores(series, train, choices)
-        self.scorers_ = self._fit_scorers(series, names)
-        return scores
+    def _threshold_rule(self) -> ThresholdRule:
+        return ThresholdRule(self.threshold, self.contamination, self.alarms_per_day, self.alarm_rule)
 
-    def _held_scores(self, series: Sequence[Tensor], train: Sequence[Tensor], choices: Sequence[Any]) -> _Scores:
-        """Scores of the rows of series after those of `train`: as many parts of them as there are combinations."""
-        scores, ends = [], []
-        for number, choice in enumerate(choices):
-            parts, counts = [], []
-            for one, border in zip(series, map(len, train), strict=True):
-                start, stop = (border + (len(one) - border) * k // len(choices) for k in (number, number + 1))
-                if start < stop:
-                    parts.append(one[max(0, start - self._context) : stop])
-                    counts.append(stop - start)
-            row_scores, end_scores = self._normal_scores(parts, choice)
-            scores += [score[-count:] for score, count in zip(row_scores, counts, strict=True)]
-            ends += end_scores
-        return scores, ends
-
-    def _fit_scorers(self, series: Sequence[Tensor], names: Sequence[str]) -> dict[str, Scorer]:
-        found, wide = {}, [one.double().cpu() for one in series]
-        for name in names:
-            values = [rows_for(name, one, self.largest_).numpy() for one in wide]
-            found[name] = SCORERS[name].fit(values, window=self.window_, seed=self.seed)
-        return found
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        self._threshold_rule().check(usual=AnomalyDetector.contamination)
+        check_count("min_length", self.min_length, 1)
+        check_count("cool_down", self.cool_down, 0)
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        scalers = [scaler.state() for scaler in self.scalers_.values()]
-        tensors = {f"scaler.{name}": torch.stack([one[name] for one in scalers]) for name in ("mean", "std")}
-        facts: dict[str, Any] = {"columns_": list(self.columns_), "ids": list(self.scalers_), "largest": self.largest_}
-        facts |= {"scorers": list(self.scorers_), "constant": list(self.constant_), "day_first": self.day_first_}
-        for name, scorer in self.scorers_.items():
-            tensors |= {f"scorer.{name}.{key}": value.contiguous() for key, value in scorer.state().items()}
-        if self.choice_ is not None:
-            own, facts["choice"] = self.choice_.state()
-            tensors |= {f"choice.{key}": value for key, value in own.items()}
-        return tensors, facts
+        return detector_state(self.fitted_)
 
-    def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        self.columns_, self.constant_ = tuple(facts["columns_"]), tuple(facts.get("constant", ()))
-        self.day_first_ = facts.get("day_first")
-        check_at_least("window_", self.window_, 2)
-        check_unpacked("window_", self._context * len(self.columns_), tensors)
-        statistics = zip(facts["ids"], tensors["scaler.mean"], tensors["scaler.std"], strict=True)
-        self.scalers_ = {one: StandardScaler.from_state({"mean": mean, "std": std}) for one, mean, std in statistics}
+    def _restore_all(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], where: str | Path) -> None:
         if "scorers" not in facts:
             # older files hold the network alone
             self.model = NETWORK
@@ -427,28 +328,84 @@ class AnomalyDetector(ReconstructionNetwork):
         unused = "contamination" if self.threshold == "budget" else "alarms_per_day"
         setattr(self, unused, getattr(AnomalyDetector, unused))
         self._check_parameters()
-        self.scorers_ = {
-            name: SCORERS[name].from_state(named(tensors, f"scorer.{name}."), len(self.columns_))
-            for name in facts.get("scorers", ())
-        }
+        self.fitted_ = restore_detector(tensors, facts, self.settings_of_fit(), where)
         self.reset_stream()
-        self.choice_ = self.largest_ = None
-        if "choice" in facts:
-            self.choice_ = Combination.from_state(named(tensors, "choice."), facts["choice"])
-            check_positive("largest", largest := facts.get("largest", OLDER_LARGEST))
-            self.largest_ = largest
 
     def _try(self) -> None:
-        check_finite("thresholds", torch.tensor((self.threshold_, self.stream_threshold_)))
-        series = self._scale(next(iter(self.scalers_)), np.zeros((self._context + 1, len(self.columns_))))
-        if any(self._member(name, series).shape != series.shape for name in self._methods):
-            raise ValueError("a method has scores of other channels")
-        self._flag(self._score(series, self.choice_))
-        self._score(series, self.choice_, ends=True)
+        try_detector(self.fitted_, self.settings_of_fit())
 
+    @property
+    def weights_(self) -> dict[str, float]:
+        """Weight of each method in the score."""
+        self._check_fitted("asked for its weights")
+        return self.fitted_.score.weights
 
-def _frame(panel: Panel, columns: Mapping[str, Any], *, index: bool = True) -> Any:
-    """A frame like the source; a pandas frame for arrays, and for events of a frame with times in its index."""
-    if panel.backend is None or (panel.time_in_index and not index):
-        return pd.DataFrame(dict(columns))
-    return to_native(panel, columns)
+    @property
+    def model_(self) -> nn.Module:  # type: ignore[override]
+        """The trained network; an identity if there is none."""
+        return nn.Identity() if self.fitted_.network is None else self.fitted_.network.model
+
+    @property
+    def window_(self) -> int:
+        """Rows per window."""
+        return self.fitted_.inputs.window
+
+    @property
+    def threshold_(self) -> float:
+        """Rows with a higher score are flagged."""
+        return self.fitted_.thresholds.rows
+
+    @property
+    def stream_threshold_(self) -> float:
+        """Threshold of `detect`."""
+        return self.fitted_.thresholds.stream
+
+    @property
+    def columns_(self) -> tuple[str, ...]:
+        """Names of the channels."""
+        return self.fitted_.columns
+
+    @property
+    def freq_(self) -> Frequency | None:
+        """Frequency of the times."""
+        return self.fitted_.freq
+
+    @property
+    def day_first_(self) -> bool | None:
+        """Whether the day comes first in dates."""
+        return self.fitted_.day_first
+
+    @property
+    def architecture_(self) -> dict[str, Any]:  # type: ignore[override]
+        """Backbone, attention and settings."""
+        return dict(self.fitted_.architecture)
+
+    @property
+    def validation_(self) -> float | None:  # type: ignore[override]
+        """Mean squared error of the held-out rows; None without a network."""
+        return None if self.fitted_.network is None else self.fitted_.network.validation
+
+    @property
+    def scorers_(self) -> Mapping[str, Baseline]:
+        """The fitted baselines by name."""
+        return self.fitted_.score.baselines
+
+    @property
+    def scalers_(self) -> Mapping[Id, StandardScaler]:
+        """Scale of each id; the only one of tables without ids has the key None."""
+        return self.fitted_.inputs.scalers
+
+    @property
+    def largest_(self) -> float | None:
+        """Largest standardised value that methods of windows read; None for all values."""
+        return self.fitted_.largest
+
+    @property
+    def choice_(self) -> Combination | None:
+        """The combination; None for one method."""
+        return self.fitted_.score.combination
+
+    @property
+    def truncated_(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Methods that `time_limit` left out."""
+        return self.fitted_.truncated

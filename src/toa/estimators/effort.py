@@ -30,6 +30,9 @@ class Effort:
     network_windows: int = _limit("forecaster: windows times columns that a network sees in training")
     detector_windows: int = _limit("detector: windows times columns that the network sees in training")
     networks: int = _limit("forecaster: networks of further seeds that are averaged, and kinds that are compared")
+    trees: int = _limit("forecaster: boosted trees")
+    kernels: int = _limit("classifier: kernels of MultiRocket")
+    kernel_groups: int = _limit("classifier: groups of kernels of Hydra")
     kernel_values: int = _limit("classifier: values (cases times channels times steps) for which all kernels are used")
     candidates: int = _limit("classifier: networks that are compared")
 
@@ -51,6 +54,9 @@ EFFORTS.register("quick")(
         network_windows=30_000,
         detector_windows=150_000,
         networks=1,
+        trees=200,
+        kernels=6_250,
+        kernel_groups=64,
         kernel_values=2_000_000,
         candidates=1,
     )
@@ -65,6 +71,9 @@ EFFORTS.register("thorough")(
         network_windows=1_500_000,
         detector_windows=10_000_000,
         networks=3,
+        trees=200,
+        kernels=6_250,
+        kernel_groups=64,
         kernel_values=100_000_000,
         candidates=3,
     )

@@ -1,9 +1,9 @@
 """Features of labelled series: convolutional kernels (MultiRocket and Hydra, by aeon) and simple features.
 
-    series = align_cases(cases, length)                               # (n, C, L)
-    kernels, features = KernelFeatures.fit(series, seed=2024)
-    kernels.transform(series)                                         # (n, P)
-    FEATURES["statistics"](series)                                    # (n, P)
+    series = align_cases(cases, length)                              # (n, C, L)
+    kernels, features = KernelFeatures.fit(series, FULL, seed=2024)
+    kernels.transform(series)                                        # (n, P)
+    FEATURES["statistics"](series)                                   # (n, P)
 
 Alphabet: n cases, C channels, L steps, P features.
 """
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,17 +29,45 @@ Features = Float32[np.ndarray, "n p"]
 
 # fewest steps that the kernels and their differences need
 _LEAST_STEPS = 10
-# kernels of MultiRocket and groups of Hydra; with more cases than `_FEW_CASES`, a linear model needs fewer features
-_FULL, _REDUCED, _FEW_CASES = (6_250, 64), (500, 16), 3_000
-# fewest steps of a part with statistics of its own, parts with local means, bands, channels with covariances, and what
-# is added before a logarithm
-_LEAST_PART, _PARTS, _BANDS, _COVARIANCES, _SMALL = 4, 64, 16, 32, 1e-3
+# fewest kernels that MultiRocket has
+_LEAST_KERNELS = 84
+# with more cases, a linear model needs fewer features
+_FEW_CASES = 3_000
+# fewest steps of a part that has statistics of its own
+_LEAST_PART = 4
+# parts of a channel that have a local mean
+_PARTS = 64
+# bands of a spectrum
+_BANDS = 16
+# channels that have covariances
+_COVARIANCES = 32
+# added before a logarithm
+_SMALL = 1e-3
 # cases that are transformed together
 _BLOCK = 256
-# numbers that describe the kernels in a file, and the largest difference that rounding causes
-_DIGEST, _ROUNDING = 64, 1e-2
+# numbers that describe the kernels in a file
+_DIGEST = 64
+# largest difference of these numbers that rounding causes
+_ROUNDING = 1e-2
 # numba's threads and the generators that aeon seeds belong to the process
 _PROCESS = threading.RLock()
+
+
+class KernelSizes(NamedTuple):
+    """Kernels of MultiRocket, and groups of kernels of Hydra."""
+
+    kernels: int
+    groups: int
+
+    def reduced(self) -> "KernelSizes":
+        """For many cases or values: 2 of 25 kernels, and a quarter of the groups."""
+        return KernelSizes(max(_LEAST_KERNELS, 2 * self.kernels // 25), max(1, self.groups // 4))
+
+
+# the most that a classifier has
+FULL = KernelSizes(kernels=6_250, groups=64)
+# the fewest
+_LEAST = KernelSizes(kernels=_LEAST_KERNELS, groups=1)
 
 
 def align_cases(cases: Sequence[Values], length: int, *, pad: bool = False) -> Series:
@@ -58,13 +86,13 @@ def align_cases(cases: Sequence[Values], length: int, *, pad: bool = False) -> S
 
 def statistics(series: Series, parts: int = 1) -> Features:
     """Mean, spread, extremes, quartiles, slope and roughness of each channel, in 1, 2, 4, … up to `parts` parts."""
-    found = []
+    columns = []
     for part in np.array_split(series, min(parts, series.shape[2] // _LEAST_PART), axis=2):
         steps = np.linspace(-1.0, 1.0, part.shape[2], dtype=np.float32)
-        found += [part.mean(2), part.std(2), part.min(2), part.max(2), *np.quantile(part, (0.25, 0.75), axis=2)]
-        found += [part @ steps / (steps @ steps), np.abs(np.diff(part, axis=2)).mean(2)]
-    own = np.concatenate(found, axis=1).astype(np.float32)
-    return own if parts == 1 else np.concatenate((statistics(series, parts // 2), own), axis=1)
+        columns += [part.mean(2), part.std(2), part.min(2), part.max(2), *np.quantile(part, (0.25, 0.75), axis=2)]
+        columns += [part @ steps / (steps @ steps), np.abs(np.diff(part, axis=2)).mean(2)]
+    features = np.concatenate(columns, axis=1).astype(np.float32)
+    return features if parts == 1 else np.concatenate((statistics(series, parts // 2), features), axis=1)
 
 
 def local_means(series: Series) -> Features:
@@ -113,28 +141,37 @@ class KernelFeatures:
 
     Attributes:
         shape: Channels C and steps L.
-        sizes: Kernels of MultiRocket and groups of Hydra.
+        rocket: The fitted MultiRocket of aeon.
+        hydra: The fitted Hydra of aeon.
     """
 
     shape: tuple[int, int]
-    sizes: tuple[int, int]
+    sizes: KernelSizes
     seed: int
     rocket: Any
     hydra: Any
 
     @classmethod
-    def fit(cls, series: Series, *, seed: int, most_values: int | None = None) -> tuple["KernelFeatures", Features]:
-        """Draw kernels, and return their features of these series too; fewer kernels for more than `most_values`."""
-        few = len(series) <= _FEW_CASES and (most_values is None or series.size <= most_values)
+    def fit(
+        cls,
+        series: Series,
+        sizes: KernelSizes,
+        *,
+        seed: int,
+        most_values: int | None = None,
+        most_cases: int = _FEW_CASES,
+    ) -> tuple["KernelFeatures", Features]:
+        """Draw kernels, and return their features of these series too; fewer kernels for more cases or values."""
+        is_large = len(series) > most_cases or (most_values is not None and series.size > most_values)
         compile_kernels()
-        with _own_state():
-            drawn = _draw(series, _FULL if few else _REDUCED, seed)
+        with _process_state_kept():
+            drawn = _draw(series, sizes.reduced() if is_large else sizes, seed)
             return drawn, drawn.transform(series)
 
     def transform(self, series: Series) -> Features:
         """Features (n, P), block by block."""
         blocks = []
-        with _own_state():
+        with _process_state_kept():
             for start in range(0, len(series), _BLOCK):
                 block = _several_channels(series[start : start + _BLOCK])
                 counts = np.sqrt(np.maximum(self.hydra.transform(block), 0.0))
@@ -157,15 +194,19 @@ class KernelFeatures:
         Raises:
             ValueError: If the state is one of another shape, or this version of aeon draws other kernels.
         """
-        sizes = tuple(facts["sizes"])
-        if sizes not in (_FULL, _REDUCED) or facts["shape"] != [channels, steps]:
+        sizes = KernelSizes(*facts["sizes"])
+        fits = all(
+            type(size) is int and least <= size <= most for least, size, most in zip(_LEAST, sizes, FULL, strict=True)
+        )
+        if not fits or facts["shape"] != [channels, steps]:
             raise ValueError(
-                f"kernels must have sizes {_FULL} or {_REDUCED} for {channels} channels and {steps} steps, got {sizes} "
-                f"for {facts['shape']}"
+                f"kernels must have sizes from {tuple(_LEAST)} to {tuple(FULL)} for {channels} channels and {steps} "
+                f"steps, got {tuple(sizes)} for {facts['shape']}"
             )
         drawn = _draw(np.zeros((2, channels, steps), dtype=np.float32), sizes, facts["seed"])
         for name, attribute in (("series", "parameter"), ("differences", "parameter1")):
-            stored, (*others, biases) = tensors[f"biases.{name}"], getattr(drawn.rocket, attribute)
+            stored = tensors[f"biases.{name}"]
+            *others, biases = getattr(drawn.rocket, attribute)
             check_shape("biases", stored, "(B,)", biases.shape)
             setattr(drawn.rocket, attribute, (*others, stored.numpy().astype(biases.dtype)))
         digest = drawn._digest()
@@ -187,18 +228,19 @@ class KernelFeatures:
 def compile_kernels() -> None:
     """Compile the kernels, which takes a minute when the machine first uses them; later calls return at once."""
     zeros = np.zeros((2, 2, _LEAST_STEPS), dtype=np.float32)
-    _draw(zeros, _REDUCED, 0).transform(zeros)
+    _draw(zeros, FULL.reduced(), 0).transform(zeros)
 
 
-def _draw(series: Series, sizes: tuple[int, int], seed: int) -> KernelFeatures:
+def _draw(series: Series, sizes: KernelSizes, seed: int) -> KernelFeatures:
     """Kernels from the seed; only the biases of MultiRocket depend on the series."""
     # imported on use: aeon takes seconds to import
     from aeon.transformations.collection.convolution_based import HydraTransformer, MultiRocket
 
-    with _own_state():
-        options, cases = {"n_jobs": torch.get_num_threads(), "random_state": seed % 2**31}, _several_channels(series)
-        rocket = MultiRocket(n_kernels=sizes[0], **options).fit(cases)
-        hydra = HydraTransformer(n_groups=sizes[1], output_type="numpy", **options).fit(cases)
+    with _process_state_kept():
+        options = {"n_jobs": torch.get_num_threads(), "random_state": seed % 2**31}
+        cases = _several_channels(series)
+        rocket = MultiRocket(n_kernels=sizes.kernels, **options).fit(cases)
+        hydra = HydraTransformer(n_groups=sizes.groups, output_type="numpy", **options).fit(cases)
     return KernelFeatures(shape=series.shape[1:], sizes=sizes, seed=seed, rocket=rocket, hydra=hydra)
 
 
@@ -208,10 +250,11 @@ def _several_channels(series: Series) -> Series:
 
 
 @contextmanager
-def _own_state() -> Iterator[None]:
+def _process_state_kept() -> Iterator[None]:
     """Restore the generators and the number of threads that aeon changes; other threads wait."""
     with _PROCESS, torch.random.fork_rng(devices=[]):
-        state, threads = np.random.get_state(), torch.get_num_threads()  # noqa: NPY002  aeon seeds the global one
+        state = np.random.get_state()  # noqa: NPY002  aeon seeds the global one
+        threads = torch.get_num_threads()
         try:
             yield
         finally:

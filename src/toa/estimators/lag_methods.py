@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from toa.estimators.baselines import BASELINES, LinearModel, align_histories
-from toa.estimators.boosting import MOST_LAGS, BoostedTrees
+from toa.estimators.boosting import MOST_LAGS, USUAL_TREES, BoostedTrees
 from toa.estimators.effort import Ceiling
 from toa.estimators.methods import Family, Histories, Method, Rows, Training
 from toa.estimators.origins import LOCAL_ROWS, MOST_VALUES, Series
@@ -156,6 +156,7 @@ class TreeMethod:
             training.horizon,
             seed=training.seed,
             windows=training.effort.tree_windows,
+            trees=training.effort.trees,
         )
         return None if trees is None else FittedTrees(trees, training.horizon)
 
@@ -227,8 +228,14 @@ def local_rows(season: int) -> int:
 
 
 def fit_trees(
-    history: np.ndarray, season: int, horizon: int, *, seed: int = 2024, windows: int | None = None
+    history: np.ndarray,
+    season: int,
+    horizon: int,
+    *,
+    seed: int = 2024,
+    windows: int | None = None,
+    trees: int = USUAL_TREES,
 ) -> BoostedTrees | None:
     """Trees on the longest look-back of the linear models; None if no series is long enough."""
     lookback = linear_lookbacks(season, horizon)[-1]
-    return BoostedTrees.fit(history, season=season, lookback=lookback, seed=seed, windows=windows)
+    return BoostedTrees.fit(history, season=season, lookback=lookback, seed=seed, windows=windows, trees=trees)

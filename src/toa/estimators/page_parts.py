@@ -148,7 +148,7 @@ def network_parts(own: Any, data: Any) -> Iterator[Part]:
     found = own.explain(data)
     # a classifier has one network per fold, a forecaster may have one per seed
     network, *others = getattr(own.model_, "models", [own.model_])
-    tokens = describe_tokens(network, found.freq, getattr(own, "_patch", 1))
+    tokens = describe_tokens(network, found.freq, own.architecture_.get("patch", 1))
     about = f"What the network looked at: {found.describe()} {tokens}"
     yield from bars(about, found.blocks(_BLOCKS).items(), "{:.1%}")
     if len(found.columns) > 1:

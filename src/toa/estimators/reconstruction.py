@@ -1,192 +1,278 @@
-"""The network of a detector: it learns to reconstruct windows of normal rows.
+"""The network of a detector: it learns to reconstruct windows of normal rows, and its error is a score.
 
-Alphabet: L window length, C channels, T rows, S series.
+    plan    = plan_reconstruction(train, held, spec, shape)    # architecture, schedule, windows
+    plan    = limit_plan(plan, effort)                         # fewer steps; None if these are too few
+    network = train_reconstruction(plan)                       # FittedReconstruction, frozen: a `Scorer`
+
+Alphabet: L window length, C channels, T rows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64
-from torch import Tensor
+from torch import Tensor, nn
 
-from toa.data.frames import check_frequency, match_panel, read_panel
-from toa.data.panel import Id, Panel, Values
-from toa.data.splits import StandardScaler, check_standardised
+from toa.data.frequency import Frequency
 from toa.data.windows import SeriesWindows
 from toa.estimators import sizes
-from toa.estimators.base import NETWORK, Estimator
-from toa.estimators.combination import rows_for
-from toa.estimators.effort import Ceiling
-from toa.estimators.importance import Importance, in_float64, integrated_gradients, sample_rows
+from toa.estimators.base import attention_spec
+from toa.estimators.effort import Effort
+from toa.estimators.importance import Importance, in_float64, integrated_gradients
+from toa.estimators.scoring import Rows, Series, clip
 from toa.ops.dropout import initial_weights
-from toa.training.anomaly import channel_errors, score_ends
-from toa.training.base import TASKS
-from toa.training.distributed import resolve_device, seeded
+from toa.training.anomaly import AnomalyDetection, channel_errors, score_ends
+from toa.training.base import TaskData
+from toa.training.distributed import make_fabric, resolve_device, seeded
+from toa.training.optimization import TrainingConfig
+
+# how a network is trained, beside the parameters of the detector
+_TRAINING: Mapping[str, Any] = {"schedule": "cosine", "clip_norm": 1.0}
+# windows that contain each row in scoring
+_WINDOWS_PER_ROW = 10
+_TASK = AnomalyDetection()
+_TITLE = "anomaly detector"
 
 
-@dataclass(eq=False, repr=False)
-class ReconstructionNetwork(Estimator):
-    """Parameters, scaling and training of the network; see `AnomalyDetector`, which adds the other methods."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReconstructionSpec:
+    """What is trained, see the parameters of `toa.AnomalyDetector`."""
 
-    _kind = "anomaly detector"
-    _task = TASKS["anomaly"]
-    _training: ClassVar[Mapping[str, Any]] = {"schedule": "cosine", "clip_norm": 1.0}
-    _counts = ("window",)
-    _facts = ("freq_", "window_", "threshold_", "stream_threshold_", "validation_", "architecture_")
+    backbone: str | None
+    attention: str | Mapping[str, Any] | None
+    settings: Mapping[str, Any] | None
+    epochs: int | None
+    batch_size: int | None
+    learning_rate: float
+    patience: int
+    contamination: float
+    seed: int
+    device: str
+    progress: bool
 
-    _: KW_ONLY
-    window: int | None = None
-    contamination: float = 0.01
-    freq: str | int | None = None
 
-    def _fit_network(self, train: Sequence[Tensor], held: Sequence[Tensor], ceiling: Ceiling, *, needed: bool) -> bool:
-        """Train the network; returns False if that is too much work or takes too long, and it is not `needed`."""
-        channels = len(self.columns_)
-        train, held = ([self._input(one) for one in part] for part in (train, held))
-        self._choose(*sizes.choose_reconstructor(self.backbone, self.window_, channels))
-        stride = sizes.choose_stride(sum(len(one) - self.window_ + 1 for one in train), channels)
-        windows = SeriesWindows(train, self.window_, stride=stride)
-        given = {"batch_size": self.batch_size, "epochs": self.epochs}
-        schedule = sizes.detector_schedule(len(windows), channels, self.architecture_["backbone"], **given)
-        # validation needs a window: a table whose series are all too short for two parts validates on its windows
-        data = self._data(windows, SeriesWindows(held or train, self.window_, stride=self._stride))
-        limited = self._limit_schedule(schedule, needed=needed)
-        if limited is None:
-            self._leave_out_network()
-            return False
-        if ceiling.seconds is not None and not needed:
-            config = self._config(batch_size=schedule["batch_size"])
-            seconds = sizes.training_seconds(limited, self._task.seconds_per_step(config, data, self.device))
-            # at the end the other methods are fitted again, and score all rows
-            if not ceiling.allows(NETWORK, seconds + 2.0 * ceiling.passed):
-                self._leave_out_network()
-                return False
-        if limited["steps"] < schedule["steps"]:
-            fewer = stride * -(-schedule["steps"] // limited["steps"])
-            data = self._data(SeriesWindows(train, self.window_, stride=fewer), data.val)
-        self.validation_ = self._fit_model(data, limited)
-        return True
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowShape:
+    """What a network reads.
 
-    def _limit_schedule(self, schedule: dict[str, Any], *, needed: bool) -> dict[str, Any] | None:
-        """The schedule with the steps that the effort allows; None if these are too few and it is not `needed`."""
-        effort = self._effort
-        if not effort.has_networks and not needed:
-            return None
-        if self.epochs is not None:
-            return schedule
-        steps = min(effort.network_steps, effort.detector_windows // (schedule["batch_size"] * len(self.columns_)))
-        return sizes.limit_schedule(schedule, max(steps, sizes.LEAST_STEPS) if needed else steps)
+    Attributes:
+        rows: Rows L per window.
+        channels: Number of channels C.
+        constant: Places of the channels that are constant in fit.
+        largest: Largest standardised value that it reads; None for all values.
+    """
 
-    def _check_network(self) -> None:
-        """Raise ValueError for a network that cannot be built, before anything is fitted."""
-        self._choose(*sizes.choose_reconstructor(self.backbone, self.window_, len(self.columns_)))
-        with seeded(self.seed, torch.device("cpu")), initial_weights():
-            self._task.build(self._config(epochs=self.epochs or 1), self._data())
+    rows: int
+    channels: int
+    constant: tuple[int, ...] = ()
+    largest: float | None = None
 
-    def _input(self, series: Tensor) -> Tensor:
+    @property
+    def stride(self) -> int:
+        """Rows between two windows in scoring."""
+        return max(1, self.rows // _WINDOWS_PER_ROW)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FittedReconstruction:
+    """A trained network.
+
+    Attributes:
+        architecture: Backbone and settings.
+        validation: Mean squared error of the held-out rows.
+    """
+
+    spec: ReconstructionSpec
+    shape: WindowShape
+    architecture: Mapping[str, Any]
+    model: nn.Module
+    validation: float | None
+
+    def rows(self, values: Series) -> Rows:
+        """Squared error of each channel, divided by C; of a channel that was constant in fit, the squared distance."""
+        windows = SeriesWindows(self.read(values), self.shape.rows, stride=self.shape.stride, whole=True)
+        return self._divide(channel_errors(self.model, windows), values)
+
+    def ends(self, values: Series, window: int) -> Rows:
+        """The same of the last row of each window, from the rows of the window alone."""
+        windows = SeriesWindows(self.read(values), self.shape.rows)
+        return self._divide(score_ends(self.model, windows), values)
+
+    def read(self, values: Series) -> Tensor:
         """Standardised rows as the network reads them."""
-        return rows_for(NETWORK, series, self.largest_)
+        return _to_tensor(values, self.shape.largest, self.spec.device)
 
-    def _network_rows(self, series: Tensor, *, ends: bool = False) -> Float64[np.ndarray, "t c"]:
-        """Squared error of each channel, divided by C; of a channel that was constant in fit, the squared distance.
+    def _divide(self, errors: Rows, values: Series) -> Rows:
+        constant = list(self.shape.constant)
+        errors[:, constant] = np.square(values[-len(errors) :, constant].astype(np.float64))
+        return errors / self.shape.channels
 
-        With `ends`, that of the last row of each window, from the rows of the window alone.
-        """
-        if ends:
-            errors = score_ends(self.model_, SeriesWindows(self._input(series), self.window_))
-        else:
-            windows = SeriesWindows(self._input(series), self.window_, stride=self._stride, whole=True)
-            errors = channel_errors(self.model_, windows)
-        constant = list(self.constant_)
-        errors[:, constant] = series[-len(errors) :, constant].double().square().cpu().numpy()
-        return errors / series.shape[1]
 
-    def _split(self, series: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Parts to train on and held-out ends; a series that is too short for both parts only trains."""
-        train, held = [], []
-        for one in series:
-            border = len(one) - max(self.window_, int(len(one) * self.validation_share))
-            train.append(one[:border] if border >= self.window_ else one)
-            held += [one[border:]] if border >= self.window_ else []
-        return train, held
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ReconstructionPlan:
+    """What is trained, and on which windows.
 
-    @property
-    def _stride(self) -> int:
-        """Rows between two windows in scoring: each row is in ten windows."""
-        return max(1, self.window_ // 10)
+    Attributes:
+        schedule: Batch size, steps per epoch and maximum number of epochs.
+        stride: Rows between two windows in training.
+    """
 
-    def _fields(self) -> dict[str, Any]:
-        ratio = 100.0 * self.contamination
-        return {"lookback": self.window_, "window_stride": self._stride, "anomaly_ratio": ratio}
-
-    def run_sample(self, data: Any, index: int = 0) -> None:
-        """Score one window of a pandas frame, see `Estimator.run_sample`."""
-        self._check_has_network()
-        self.scores(sample_rows(data, self.id, index, self.window_))
-
-    def explain(self, data: Any, index: int | None = None) -> Importance:
-        """Parts of rows and columns in the error of the network, see `Estimator.explain`."""
-        self._check_has_network()
-        panel = self._read_fitted(data if index is None else sample_rows(data, self.id, index, self.window_))
-        series = self._scaled(panel)
-        errors = [self._network_rows(one).sum(1) for one in series]
-        which = int(np.argmax([error.max() for error in errors]))
-        # the row with the largest error is the last row of the window, if there are enough rows before it
-        stop = max(self.window_, int(errors[which].argmax()) + 1)
-        window = self._input(series[which])[stop - self.window_ : stop].cpu().double()[None]  # (1, L, C)
-        model = in_float64(self.model_)
-
-        def error(rows: Tensor) -> Tensor:
-            return (model(rows) - rows).square().mean((1, 2))[:, None]
-
-        (shares,), change = integrated_gradients(error, [window], [torch.zeros_like(window)])
-        when = "" if panel.times is None else f" that ends at {panel.times[which][stop - 1]}"
-        return Importance(
-            what=f"the error of the network in the window{when}, compared with rows at the mean of fit",
-            outputs=("score",),
-            columns=self.columns_,
-            shares=shares,
-            ahead=np.zeros((1, len(self.columns_))),
-            change=change,
-            freq=self.freq_,
-        )
-
-    def _read(self, data: Any, **options: Any) -> Panel:
-        return read_panel(data, values=self.values, **self._table | {"freq": self.freq} | options)
-
-    def _read_fitted(self, data: Any, **options: Any) -> Panel:
-        """The panel with the columns of fit; raises ValueError for other columns, ids or another frequency."""
-        self._check_fitted("applied to rows")
-        known = None if None in self.scalers_ else self.scalers_
-        panel = match_panel(self._read(data, usual_freq=self.freq_, **options), self.columns_, known)
-        check_frequency(panel, self.freq_)
-        return panel
-
-    def _scale(self, one: Id, values: Values) -> Tensor:
-        scaler = self.scalers_[None] if None in self.scalers_ else self.scalers_[one]
-        name = "data" if one is None else f"series {one!r} of data"
-        scaled = check_standardised(scaler.transform(values), self.columns_, name).astype(np.float32)
-        return torch.from_numpy(scaled).to(resolve_device(self.device))
+    spec: ReconstructionSpec
+    shape: WindowShape
+    architecture: Mapping[str, Any]
+    schedule: Mapping[str, Any]
+    train: Sequence[Tensor]
+    held: SeriesWindows
+    stride: int
 
     @property
-    def _context(self) -> int:
-        """Rows before a row that its score on arrival depends on: a window, and the rows of its mean."""
-        return self.window_ - 1 + self.window_ // 2
+    def data(self) -> TaskData:
+        """The windows, with the sizes that the model depends on."""
+        windows = SeriesWindows(self.train, self.shape.rows, stride=self.stride)
+        return TaskData(channels=self.shape.channels, train=windows, val=self.held)
 
-    def _scaled(self, panel: Panel) -> list[Tensor]:
-        what = f"one window of {self.window_} rows"
-        panel.check_rows(self.window_, what, "pass more of its rows, or fit with a smaller window")
-        return [self._scale(one, values) for one, values in zip(panel.ids, panel.values, strict=True)]
 
-    def _fit_scalers(self, panel: Panel) -> None:
-        """One scaler per id of a frame; for tables without ids and for arrays, one scaler with the key None."""
-        groups: dict[Id, list[np.ndarray]] = {}
-        for one, values in zip(panel.ids, panel.values, strict=True):
-            groups.setdefault(None if panel.id_column is None else one, []).append(values)
-        self.scalers_ = {
-            one: StandardScaler.fit(np.concatenate(values), columns=panel.columns, allow_constant=True)
-            for one, values in groups.items()
-        }
+def plan_reconstruction(
+    train: Sequence[Series], held: Sequence[Series], spec: ReconstructionSpec, shape: WindowShape
+) -> ReconstructionPlan:
+    """Choose architecture, schedule and windows; without held-out rows the error is that of the rows to train on."""
+    architecture = choose_architecture(spec, shape)
+    train_rows = [_to_tensor(values, shape.largest, spec.device) for values in train]
+    held_rows = [_to_tensor(values, shape.largest, spec.device) for values in held]
+    count = sum(len(values) - shape.rows + 1 for values in train)
+    stride = sizes.choose_stride(count, shape.channels)
+    windows = SeriesWindows(train_rows, shape.rows, stride=stride)
+    schedule = sizes.detector_schedule(
+        len(windows), shape.channels, architecture["backbone"], batch_size=spec.batch_size, epochs=spec.epochs
+    )
+    return ReconstructionPlan(
+        spec=spec,
+        shape=shape,
+        architecture=architecture,
+        schedule=schedule,
+        train=train_rows,
+        held=SeriesWindows(held_rows or train_rows, shape.rows, stride=shape.stride),
+        stride=stride,
+    )
+
+
+def limit_plan(plan: ReconstructionPlan, effort: Effort, *, needed: bool) -> ReconstructionPlan | None:
+    """The plan with the steps that the effort allows; None if these are too few and it is not `needed`."""
+    if not effort.has_networks and not needed:
+        return None
+    if plan.spec.epochs is not None:
+        return plan
+    schedule = dict(plan.schedule)
+    steps = min(effort.network_steps, effort.detector_windows // (schedule["batch_size"] * plan.shape.channels))
+    limited = sizes.limit_schedule(schedule, max(steps, sizes.LEAST_STEPS) if needed else steps)
+    if limited is None:
+        return None
+    stride = plan.stride
+    if limited["steps"] < schedule["steps"]:
+        stride *= -(-schedule["steps"] // limited["steps"])
+    smaller: ReconstructionPlan = replace(plan, schedule=limited, stride=stride)
+    return smaller
+
+
+def training_seconds(plan: ReconstructionPlan) -> float:
+    """Expected time of a training by the schedule."""
+    config = _config(plan.spec, plan.shape, plan.architecture, batch_size=plan.schedule["batch_size"])
+    return sizes.training_seconds(plan.schedule, _TASK.seconds_per_step(config, plan.data, plan.spec.device))
+
+
+def train_reconstruction(plan: ReconstructionPlan) -> FittedReconstruction:
+    """Train the network, without changing the global random state."""
+    spec, schedule = plan.spec, plan.schedule
+    config = _config(spec, plan.shape, plan.architecture, epochs=schedule["epochs"], batch_size=schedule["batch_size"])
+    fabric = make_fabric(spec.device)
+    if spec.progress:
+        from toa._console import show_epochs
+    with show_epochs(_TITLE) if spec.progress else nullcontext() as observe:
+        model, state, _ = _TASK.fit(config, plan.data, fabric, key=_TITLE, observe=observe)
+    return FittedReconstruction(
+        spec=spec, shape=plan.shape, architecture=plan.architecture, model=model.eval(), validation=state.best
+    )
+
+
+def choose_architecture(spec: ReconstructionSpec, shape: WindowShape) -> dict[str, Any]:
+    """Backbone and settings; given settings replace the chosen sizes."""
+    backbone, chosen = sizes.choose_reconstructor(spec.backbone, shape.rows, shape.channels)
+    return {"backbone": backbone, "settings": {**chosen, **(spec.settings or {})}}
+
+
+def check_reconstruction(spec: ReconstructionSpec, shape: WindowShape) -> None:
+    """Raise ValueError for a network that cannot be built, before anything is fitted."""
+    architecture = choose_architecture(spec, shape)
+    with seeded(spec.seed, torch.device("cpu")), initial_weights():
+        _build(spec, shape, architecture, epochs=spec.epochs or 1)
+
+
+def build_network(spec: ReconstructionSpec, shape: WindowShape, architecture: Mapping[str, Any]) -> nn.Module:
+    """An untrained network."""
+    return _build(spec, shape, architecture, epochs=1)
+
+
+def explain_reconstruction(
+    network: FittedReconstruction, window: Series, columns: Sequence[str], freq: Frequency | None, when: str
+) -> Importance:
+    """Parts of rows and columns in the error of one window; `when` tells which, such as " that ends at 12:00"."""
+    rows = network.read(window).cpu().double()[None]  # (1, L, C)
+    model = in_float64(network.model)
+
+    def error(rows: Tensor) -> Tensor:
+        return (model(rows) - rows).square().mean((1, 2))[:, None]
+
+    (shares,), change = integrated_gradients(error, [rows], [torch.zeros_like(rows)])
+    return Importance(
+        what=f"the error of the network in the window{when}, compared with rows at the mean of fit",
+        outputs=("score",),
+        columns=tuple(columns),
+        shares=shares,
+        ahead=np.zeros((1, len(columns))),
+        change=change,
+        freq=freq,
+    )
+
+
+def _to_tensor(values: Series, largest: float | None, device: str) -> Tensor:
+    """Standardised rows as a network reads them, on its device."""
+    return torch.from_numpy(clip(values, largest).astype(np.float32)).to(resolve_device(device))
+
+
+def _build(spec: ReconstructionSpec, shape: WindowShape, architecture: Mapping[str, Any], *, epochs: int) -> nn.Module:
+    data = TaskData(channels=shape.channels, train=None, val=None)
+    return _TASK.build(_config(spec, shape, architecture, epochs=epochs), data)
+
+
+def _config(
+    spec: ReconstructionSpec,
+    shape: WindowShape,
+    architecture: Mapping[str, Any],
+    *,
+    epochs: int = 1,
+    batch_size: int = 1,
+) -> Any:
+    """Config of the task; epochs and batch size matter only in training."""
+    attention = architecture.get("attention", spec.attention)
+    return _TASK.config(
+        protocol="",
+        dataset="",
+        backbone=architecture["backbone"],
+        attention=None if attention is None else attention_spec(attention),
+        model=architecture["settings"],
+        training=TrainingConfig(
+            epochs=epochs,
+            learning_rate=spec.learning_rate,
+            patience=spec.patience,
+            operator_rate=1.0,
+            **_TRAINING,
+        ),
+        batch_size=batch_size,
+        seed=spec.seed,
+        lookback=shape.rows,
+        window_stride=shape.stride,
+        anomaly_ratio=100.0 * spec.contamination,
+    )

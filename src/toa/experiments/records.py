@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 import toa
+from toa._checks import ArgumentError
 from toa._files import check_writable, parse_json, seal, unseal, write_atomically
 from toa.nn import Attention
 from toa.nn.registry import ADDED_LATER
@@ -121,7 +122,7 @@ def read_record(path: Path) -> Record:
     try:
         content = parse_json(path.read_text(encoding="utf-8"), str(path))
     except ValueError as error:
-        raise ValueError(f"{path} must be a record of toa, got a file that is not ({error}); {_NO_RECORD}.") from error
+        raise ArgumentError(path, "be a record of toa", f"a file that is not ({error})", _NO_RECORD) from error
     return check_record(content, str(path))
 
 
@@ -134,7 +135,7 @@ def check_record(content: object, where: str) -> Record:
         metrics = {str(name): float(value) for name, value in record["metrics"].items()}
         return {**record, "metrics": metrics, "config_hash": str(record["config_hash"])}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{where} must be a record of toa, got something else ({error!r}); {_NO_RECORD}.") from error
+        raise ArgumentError(where, "be a record of toa", f"something else ({error!r})", _NO_RECORD) from error
 
 
 def read_records(paths: Iterable[Path]) -> list[Record]:
@@ -151,8 +152,8 @@ def read_records(paths: Iterable[Path]) -> list[Record]:
             else:
                 records.append(read_record(file))
     if not records:
-        raise ValueError(
-            f"results must contain records, got none in {', '.join(map(str, paths))}; run `toa run` first."
+        raise ArgumentError(
+            "results", "contain records", f"none in {', '.join(map(str, paths))}", "run `toa run` first"
         )
     return records
 
@@ -257,8 +258,11 @@ def _lock(path: Path) -> int | None:
             pass
         except OSError as error:
             os.close(descriptor)
-            raise ValueError(
-                f"{path.parent} must be on a file system that supports file locks, got: {error}; choose another folder."
+            raise ArgumentError(
+                path.parent,
+                "be on a file system that supports file locks",
+                f"an error: {error}",
+                "choose another folder",
             ) from None
         # the previous holder removed this file; lock the one that now has its name
         os.close(descriptor)

@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import nn
 
+from toa._checks import ArgumentError
 from toa._files import parse_json, seal, unseal, write_atomically
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record
 from toa.training import TASKS, RunOptions, Task
@@ -74,22 +75,27 @@ def read_finished(path: Path, key: str, also: Sequence[str] = (), *, data: str |
     """
     record = read_record(path)
     if record["config_hash"] != key:
-        raise ValueError(
-            f"{path} must be a record of the config {key}, got one of {record['config_hash']}; delete it, or choose "
-            "another output folder."
+        raise ArgumentError(
+            path,
+            f"be a record of the config {key}",
+            f"one of {record['config_hash']}",
+            "delete it, or choose another output folder",
         )
     lacking = [name for name in (*_FIELDS, *also) if name not in record]
     if lacking:
-        raise ValueError(
-            f"{path} must be a record of this version of toa, got an older one without {', '.join(lacking)}; move it "
-            "away to repeat the run."
+        raise ArgumentError(
+            path,
+            "be a record of this version of toa",
+            f"an older one without {', '.join(lacking)}",
+            "move it away to repeat the run",
         )
     # a measurement without data has no checksum
     if data is not None and str(record.get("data_checksum")) not in (data, "None"):
-        raise ValueError(
-            f"{path} must be a record of the data as they are now, sha256 {data}, got one of other data, "
-            f"{record['data_checksum']}: the data have changed since that run; restore them, or move the folder of the "
-            "run away to run it on the new data."
+        raise ArgumentError(
+            path,
+            f"be a record of the data as they are now, sha256 {data}",
+            f"one of other data, {record['data_checksum']}: the data have changed since that run",
+            "restore them, or move the folder of the run away to run it on the new data",
         )
     return record
 
@@ -107,16 +113,16 @@ class LoadedRun:
 def load_run(folder: Path) -> LoadedRun:
     """Load the model and the record of a finished run."""
     if not (folder / RECORD).is_file():
-        raise ValueError(f"{folder} must be the folder of a finished run, with {RECORD} in it, got none; finish it.")
+        raise ArgumentError(folder, f"be the folder of a finished run, with {RECORD} in it", "none", "finish it")
     record = read_record(folder / RECORD)
     task = TASKS[str(record.get("task"))]
     if not task.model_file:
-        raise ValueError(
-            f"{folder} must be the run of a task with a model, got one of task {record['task']!r}; name another folder."
+        raise ArgumentError(
+            folder, "be the run of a task with a model", f"one of task {record['task']!r}", "name another folder"
         )
     file = folder / task.model_file
     if not file.is_file():
-        raise ValueError(f"{folder} must hold {file.name} beside its record, got none; run it again elsewhere.")
+        raise ArgumentError(folder, f"hold {file.name} beside its record", "none", "run it again elsewhere")
     saved = load_checkpoint(file)
     check_weights(saved.tensors, file)
     config = task.config_from(record["config"])
@@ -201,7 +207,7 @@ def read_error(path: Path) -> Record | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{path} must be the error of a run, got something else ({error!r}); delete it.") from None
+        raise ArgumentError(path, "be the error of a run", f"something else ({error!r})", "delete it") from None
 
 
 def read_state(job: Job, out: Path, data_dir: Path | None = None) -> tuple[Record | None, Record | None]:

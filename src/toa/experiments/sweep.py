@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from toa._checks import check_at_least, check_choice
+from toa._checks import ArgumentError, check_at_least, check_choice
 from toa._files import check_writable
 from toa.experiments.records import claimed
 from toa.experiments.run import (
@@ -150,7 +150,7 @@ def check_executor(executor: str, *, workers: int | None, address: str | None) -
         check_at_least("workers", workers, 1)
     for name, value, allowed in (("workers", workers, ("pool", "ray")), ("address", address, ("ray",))):
         if value is not None and executor not in allowed:
-            raise ValueError(f"{name} must be left out with the executor {executor!r}, got {value}.")
+            raise ArgumentError(name, f"be left out with the executor {executor!r}", value)
 
 
 def _open_workers(
@@ -397,7 +397,7 @@ class _LocalWorkers:
         code = worker.process.exitcode or 0
         if not worker.ready and code > 0:
             # not killed: the next one would fail in the same way
-            raise ValueError(f"a worker process must start, got exit code {code}; see its error above.")
+            raise ArgumentError("a worker process", "start", f"exit code {code}", "see its error above")
         return Event(kind="died", key=key, message=f"exit code {code}")
 
 

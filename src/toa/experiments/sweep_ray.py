@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 import toa
+from toa._checks import Argument, ArgumentError, Phrase
 from toa._files import check_writable
 from toa.experiments.run import Job
 from toa.experiments.sweep import BrokenDeviceError, Event, RunContext, Watcher, interruptible, run_job
@@ -36,7 +37,7 @@ _ENVIRONMENT = ("TOA_DATA", "TOA_BACKEND")
 def ray_workers(context: RunContext, workers: int | None, address: str | None) -> Iterator["_RayWorkers"]:
     """Open the workers of Ray; arguments are those of `sweep`. Runs share a GPU if there are more workers than GPUs."""
     if context.device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device must be auto, cpu or cuda with Ray, which selects one, got {context.device!r}.")
+        raise ArgumentError("device", "be auto, cpu or cuda with Ray, which selects one", repr(context.device))
     cores = os.cpu_count() or 1
     if address is None and workers is None:
         workers = (torch.cuda.device_count() if context.device != "cpu" else 0) or cores
@@ -80,7 +81,8 @@ def share_out(machines: Sequence[Mapping[str, float]], device: str, workers: int
     cores = [machine.get("CPU", 0.0) for machine in machines]
     gpus = sum(machine.get("GPU", 0.0) for machine in machines)
     if device == "cuda" and not gpus:
-        raise ValueError("device 'cuda' must be in Ray's cluster, got one without GPUs; use --device cpu.")
+        remedy = Phrase("use ", Argument("device", "cpu"))
+        raise ArgumentError("device 'cuda'", "be in Ray's cluster", "one without GPUs", remedy)
     on_gpus = bool(gpus) and device != "cpu"
     count = int(max(1.0, gpus if on_gpus else sum(cores))) if workers is None else workers
     cpus = sum(cores) / count
@@ -136,9 +138,12 @@ def _connect(ray: Any, address: str, options: Mapping[str, Any]) -> None:
     thread.join(_ANSWER_S)
     if problems:
         reason = " ".join(str(problems[0]).split())
-        raise ValueError(
-            f"address must be HOST:PORT of a running Ray, or auto, got {address!r} ({reason}); start one with "
-            "`ray start --head`, or leave --address out."
+        raise ArgumentError(
+            "address",
+            "be HOST:PORT of a running Ray, or auto",
+            f"{address!r} ({reason})",
+            "start one with `ray start --head`",
+            Phrase("leave ", Argument("address"), " out"),
         )
 
 
@@ -204,7 +209,7 @@ class _RayWorkers:
             event: Event = self._ray.get(self._tasks.pop(key))
         except RayTaskError as error:
             cause = error.cause if isinstance(error.cause, Exception) else error
-            raise ValueError(f"a worker of Ray must be able to run jobs, got: {cause}") from None
+            raise ArgumentError("a worker of Ray", "be able to run jobs", f"an error: {cause}") from None
         except RayError as error:
             return Event(kind="died", key=key, message=" ".join(str(error).split()))
         return event
@@ -217,13 +222,15 @@ def run_remote(settings: Mapping[str, Any], context: Mapping[str, Any], job: str
     """
     here = platform.node()
     if settings["version"] != toa.__version__:
-        raise ValueError(
-            f"toa must be {settings['version']} on every machine, got {toa.__version__} on {here}; install the same."
+        raise ArgumentError(
+            "toa", f"be {settings['version']} on every machine", f"{toa.__version__} on {here}", "install the same"
         )
     if not os.path.exists(settings["marker"]):
-        raise ValueError(
-            f"{context['out']} must be a folder that every machine shares, but {here} sees a different one; choose "
-            "another --out."
+        raise ArgumentError(
+            Path(context["out"]),
+            "be a folder that every machine shares",
+            f"a different one on {here}",
+            "choose another folder",
         )
     os.environ.update(settings["environment"])
     # paths of data files may be relative; a machine without the folder reports the missing files

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_at_most, check_choice, check_positive, check_shape
+from toa._checks import check_at_least, check_at_most, check_choice, check_shape
 from toa._files import parse_json, seal, unseal, write_atomically
 from toa._limits import check_sizes, shorten
 from toa.models.base import ModelConfig
@@ -155,22 +155,22 @@ def scale_context(context: Tensor) -> Scaled:
     """
     # infinite values are missing too
     observed = context.isfinite()
-    values = context.where(observed, 0.0)
+    values = context.masked_fill(~observed, 0.0)
     count = observed.sum(-1, keepdim=True)
     median = _median(context, observed, count)
     distance = ((values - median).abs() * observed).sum(-1, keepdim=True) / count.clamp(min=1)
     spread = torch.maximum(distance, SPREAD_FLOOR * median.abs()).clamp(min=LEAST_SPREAD)
-    spread = spread.where(count > 0, 1.0)
+    spread = spread.masked_fill(count == 0, 1.0)
     return Scaled(torch.asinh((values - median) / spread) * observed, observed, median, spread)
 
 
 def _median(context: Tensor, observed: Tensor, count: Tensor) -> Tensor:
     """Mean of the two middle values that are observed, (B, 1); zero without any."""
-    ordered = context.where(observed, float("inf")).sort(-1).values
+    ordered = context.masked_fill(~observed, float("inf")).sort(-1).values
     low = ordered.gather(-1, ((count - 1) // 2).clamp(min=0))
     high = ordered.gather(-1, (count // 2).clamp(max=context.shape[-1] - 1))
     # halves first: the sum of two large numbers may overflow
-    return (0.5 * low + 0.5 * high).where(count > 0, 0.0)
+    return (0.5 * low + 0.5 * high).masked_fill(count == 0, 0.0)
 
 
 def scale_target(target: Tensor, scaled: Scaled) -> Tensor:
@@ -346,27 +346,24 @@ def find_pretrained(name: str | Path) -> Path:
     return folder
 
 
-def pinball_loss(quantiles: Tensor, target: Tensor, levels: tuple[float, ...], weights: Tensor | None = None) -> Tensor:
+def pinball_loss(quantiles: Tensor, target: Tensor, levels: Tensor, weights: Tensor | None = None) -> Tensor:
     """Mean pinball loss of quantiles (B, P, Q) of a target (B, P), over values that are not NaN.
 
     Per value and level q: max(q e, (q - 1) e) with e = target - quantile, times two, so that the median's is |e|.
 
     Args:
+        levels: (Q,), on the device of the quantiles.
         weights: Weight of each step (P,); all equal if None.
     """
     observed = target.isfinite()
-    error = (target.where(observed, 0.0)).unsqueeze(-1) - quantiles
-    level = torch.tensor(levels, device=error.device, dtype=error.dtype)
-    loss = 2.0 * torch.maximum(level * error, (level - 1.0) * error).mean(-1)  # (B, P)
+    error = target.masked_fill(~observed, 0.0).unsqueeze(-1) - quantiles
+    loss = 2.0 * torch.maximum(levels * error, (levels - 1.0) * error).mean(-1)  # (B, P)
     share = observed.to(loss.dtype)
     if weights is not None:
         share = share * weights
     return (loss * share).sum() / share.sum().clamp(min=1e-12)
 
 
-def block_weights(blocks: int, patch_len: int, exponent: float, device: torch.device) -> Tensor:
+def step_weights(blocks: int, patch_len: int, exponent: float) -> Tensor:
     """Weight of each step (P,) in training: block j counts (j + 1)^-exponent, because most forecasts are short."""
-    check_at_least("exponent", exponent, 0.0)
-    check_positive("blocks", blocks)
-    each = torch.arange(1, blocks + 1, device=device, dtype=torch.float32).pow(-exponent)
-    return each.repeat_interleave(patch_len)
+    return torch.arange(1.0, blocks + 1.0).pow(-exponent).repeat_interleave(patch_len)

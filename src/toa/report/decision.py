@@ -12,6 +12,7 @@ from statistics import fmean
 import numpy as np
 from jaxtyping import Float64
 
+from toa._checks import ArgumentError
 from toa.report import gains
 
 # errors of a system by data set: one per part, horizon and seed, in the same order for all systems
@@ -55,7 +56,7 @@ def capped_error(error: float | None, worst: float) -> float:
         worst: Error of the forecast that is the mean of the train rows, on the same windows.
     """
     if not worst > 0.0:
-        raise ValueError(f"worst must be positive, got {worst}; it is the error of the forecast of the training mean.")
+        raise ArgumentError("worst", "be positive", worst, "it is the error of the forecast of the training mean")
     return worst if error is None or not math.isfinite(error) else min(error, worst)
 
 
@@ -103,9 +104,11 @@ def _check_same(errors: Errors, ours: str, other: str) -> None:
     counts = [{name: len(values) for name, values in errors[system].items()} for system in (ours, other)]
     if counts[0] != counts[1]:
         different = sorted(name for name in {*counts[0], *counts[1]} if counts[0].get(name) != counts[1].get(name))
-        raise ValueError(
-            f"{ours} and {other} must have the same runs, got different numbers of runs on {', '.join(different)}; "
-            "run the missing ones, or leave the data set out for both."
+        raise ArgumentError(
+            f"{ours} and {other}",
+            "have the same runs",
+            f"different numbers of runs on {', '.join(different)}",
+            "run the missing ones, or leave the data set out for both",
         )
     if len(counts[0]) < 3:
         raise ValueError(f"a decision needs at least 3 data sets, got {len(counts[0])}.")

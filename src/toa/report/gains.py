@@ -11,6 +11,8 @@ from jaxtyping import Float64
 ALPHA = 0.05
 # probability with which a detectable gain is found
 POWER = 0.8
+# fewest data sets of a t test: with two, one degree of freedom is left
+FEWEST_SETS = 3
 _RESAMPLES = 9_999
 # last word of the metrics that are errors, ranks or times
 _LOWER_IS_BETTER = ("mse", "mae", "rank", "ms")
@@ -44,8 +46,11 @@ def least_p(count: int) -> float:
     return 2.0 ** (1 - count)
 
 
-def fewest_sets(tested: int) -> int:
-    """The fewest data sets over which a signed-rank test can be below 0.05 after a correction for `tested` systems."""
+def fewest_for_ranks(tested: int) -> int:
+    """The fewest data sets over which a signed-rank test can be below 0.05 after a correction for `tested` systems.
+
+    A t test has no such limit: it needs `FEWEST_SETS`.
+    """
     return 1 + math.ceil(math.log2(tested / ALPHA))
 
 
@@ -58,7 +63,7 @@ def gain_interval(gains: Float64[np.ndarray, " n"]) -> tuple[float, float] | Non
     """95 % percentile bootstrap interval of the mean, the same at each call; None for fewer than three values."""
     from scipy.stats import bootstrap
 
-    if len(gains) < 3:
+    if len(gains) < FEWEST_SETS:
         return None
     options = {"n_resamples": _RESAMPLES, "confidence_level": 1 - ALPHA, "method": "percentile"}
     found = bootstrap((gains,), np.mean, rng=np.random.default_rng(0), **options).confidence_interval
@@ -70,7 +75,7 @@ def t_interval(gains: Float64[np.ndarray, " n"], tested: int = 1) -> tuple[float
     from scipy.stats import t
 
     count = len(gains)
-    if count < 3:
+    if count < FEWEST_SETS:
         return None
     half = t.ppf(1 - ALPHA / tested / 2, count - 1) * np.std(gains, ddof=1) / np.sqrt(count)
     return float(gains.mean() - half), float(gains.mean() + half)

@@ -26,6 +26,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
+from toa._checks import ArgumentError
 from toa._files import parse_json, write_atomically
 from toa.data.frequency import Frequency, describe_steps
 from toa.experiments.records import RECORD, Record
@@ -140,9 +141,11 @@ def view_layers(model: nn.Module, sample: Sample | None = None) -> list[LayerVie
     views = {name: _operators(layer) for name, layer in layers.items()}
     if not any(views.values()):
         kinds = sorted({type(layer).__name__ for layer in layers.values()})
-        raise ValueError(
-            f"the model must have operators to explain, got {', '.join(kinds) or 'no attention'} in "
-            f"{type(model).__name__}; train one with attention toa-gated, toa-relu, toa-softmax or hyperglu."
+        raise ArgumentError(
+            "the model",
+            "have operators to explain",
+            f"{', '.join(kinds) or 'no attention'} in {type(model).__name__}",
+            "train one with attention toa-gated, toa-relu, toa-softmax or hyperglu",
         )
     mixing = {}
     if sample is not None:
@@ -211,7 +214,7 @@ def read_pictures(path: Path) -> list[Pictures]:
                 # raises if entries are missing
                 picture_offset(picture)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} must have operators in format {_FORMAT}, got something else ({error!r}).") from None
+        raise ArgumentError(path, f"have operators in format {_FORMAT}", f"something else ({error!r})") from None
     return models
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from toa._checks import ArgumentError
 from toa.experiments.records import RECORD, Record, holder, read_record
 from toa.experiments.run import ERROR, Estimates, Job, outcome, read_error, read_plans
 
@@ -53,7 +54,7 @@ class Progress:
 def read_progress(out: Path, now: float | None = None) -> Progress:
     """Read the progress of the runs in a results folder."""
     if not out.is_dir():
-        raise ValueError(f"results must be a folder of runs, got {out}: no such folder; see `toa reproduce --out`.")
+        raise ArgumentError("results", "be a folder of runs", f"{out}: no such folder", "see `toa reproduce --out`")
     now = time.time() if now is None else now
     planned, unreadable = read_plans(out)
     jobs = {job.folder(out): job for job in planned.values()}

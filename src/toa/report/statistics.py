@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float64
 from matplotlib.figure import Figure
 
-from toa._checks import check_choice
+from toa._checks import ArgumentError, check_choice
 from toa._files import write_atomically
 from toa.experiments.records import Record
 from toa.report import gains
@@ -75,7 +75,7 @@ class SystemScores:
         ends = [system for system in self.systems if system.endswith(f"/{name}")]
         if len(ends) != 1:
             found = f"several of {', '.join(ends)}" if ends else f"none of {', '.join(self.systems)}"
-            raise ValueError(f"baseline {name!r} must name one system, got {found}; give a full name.")
+            raise ArgumentError(f"baseline {name!r}", "name one system", found, "give a full name")
         return self.systems.index(ends[0])
 
 
@@ -113,9 +113,11 @@ def collect(records: Sequence[Record], metric: str) -> SystemScores:
         label = _label(name, horizon)
         sums = sorted({str(run["data_checksum"])[:16] for cell in by_system.values() for run in cell.values()})
         if len(sums) > 1:
-            raise ValueError(
-                f"records of {label} must use the same data, got {len(sums)} checksums: {', '.join(sums)}; run them "
-                "again on one file."
+            raise ArgumentError(
+                f"records of {label}",
+                "use the same data",
+                f"{len(sums)} checksums: {', '.join(sums)}",
+                "run them again on one file",
             )
         expected = tuple(sorted({seed for cell in by_system.values() for seed in cell}))
         if reason := _incomplete(by_system, systems, expected, metric):
@@ -159,7 +161,7 @@ def _set_scores(cells: Cells, metric: str) -> Float64[np.ndarray, "n k"]:
 def _only(what: str, values: Any) -> str:
     found = sorted({str(value) for value in values})
     if len(found) > 1:
-        raise ValueError(f"records must have one {what}, got {', '.join(found)}; give the folders of one {what}.")
+        raise ArgumentError("records", f"have one {what}", ", ".join(found), f"give the folders of one {what}")
     return found[0]
 
 
@@ -177,17 +179,21 @@ def _check_new(record: Record, cell: Mapping[int, Record]) -> None:
     """Raise if a run exists already, or differs from those of other seeds in more than the seed."""
     where = f"{system_name(record)} on {_label(*_dataset(record))}"
     if record["seed"] in cell:
-        raise ValueError(
-            f"records must have one run of {where} with seed {record['seed']}, got two (config hashes "
-            f"{cell[record['seed']]['config_hash']} and {record['config_hash']}); leave one of them out."
+        raise ArgumentError(
+            "records",
+            f"have one run of {where} with seed {record['seed']}",
+            f"two (config hashes {cell[record['seed']]['config_hash']} and {record['config_hash']})",
+            "leave one of them out",
         )
     for other in cell.values():
         ours, theirs = record["config"], other["config"]
         keys = [key for key in {**ours, **theirs} if key != "seed" and ours.get(key) != theirs.get(key)]
         if keys:
-            raise ValueError(
-                f"records of {where} must have one setting, got different values of {', '.join(sorted(keys))} "
-                f"(seeds {other['seed']} and {record['seed']}); compare them separately."
+            raise ArgumentError(
+                f"records of {where}",
+                "have one setting",
+                f"different values of {', '.join(sorted(keys))} (seeds {other['seed']} and {record['seed']})",
+                "compare them separately",
             )
 
 
@@ -217,10 +223,10 @@ class Row:
         interval: 95 % bootstrap interval of the gain, data sets resampled; None for fewer than three. Of few sets it is
             too narrow.
         t_interval: t interval of the gain at level 1 - 0.05 / m, with m tested systems (Bonferroni); None likewise.
-        detectable: Mean gain that the t test at level 0.05 / m finds with probability 0.8; None if the data sets are
-            too few for a test.
+        detectable: Mean gain that the t test at level 0.05 / m finds with probability 0.8; None for fewer than three
+            data sets.
         rests_on: The one data set, or data set and horizon, without which the t interval contains zero; "" if none.
-        p: Two-sided Wilcoxon signed-rank test against the baseline; None if it was not made.
+        p: Two-sided Wilcoxon signed-rank test against the baseline; None if the data sets are too few for it.
         p_holm: The same with Holm's correction for all tested systems.
     """
 
@@ -253,7 +259,8 @@ def compare(scores: SystemScores, baseline: str = "softmax") -> list[Row]:
     tested = len(scores.systems) - 1
     ranks = rank_scores(scores.values, scores.metric)  # (n, k)
     changes = _gains(scores.values, base, scores.metric)  # (n, k)
-    enough = len(changes) >= gains.fewest_sets(max(tested, 1))
+    enough_for_t = len(changes) >= gains.FEWEST_SETS
+    enough_for_ranks = len(changes) >= gains.fewest_for_ranks(max(tested, 1))
     rows: list[dict[str, Any]] = []
     for place, system in enumerate(scores.systems):
         gain = changes[:, place]
@@ -262,9 +269,9 @@ def compare(scores: SystemScores, baseline: str = "softmax") -> list[Row]:
             row |= {"wins": int((gain > 0).sum()), "ties": int((gain == 0).sum()), "losses": int((gain < 0).sum())}
             row |= {"gain": float(gain.mean()), "interval": gains.gain_interval(gain)}
             row["t_interval"] = gains.t_interval(gain, tested)
-            if enough:
+            if enough_for_t:
                 row |= {"detectable": gains.detectable_gain(gain, tested), "rests_on": _rests_on(scores, base, place)}
-            if enough and gain.any():
+            if enough_for_ranks and gain.any():
                 # zeros do not count; of at most 13 numbers scipy would try all their signs, which takes long
                 row["p"] = float(wilcoxon(gain[gain != 0] if len(gain) <= 13 else gain).pvalue)
         rows.append(row)
@@ -337,11 +344,11 @@ def notes(scores: SystemScores, baseline: str) -> list[str]:
         "count": count,
         "tested": tested,
         "least": tested * gains.least_p(count),
-        "fewest": gains.fewest_sets(tested),
+        "fewest": gains.fewest_for_ranks(tested),
         "alpha": gains.ALPHA,
         "power": gains.POWER,
     }
-    parts = ("scores", "gains", "tested" if count >= gains.fewest_sets(tested) else "untested")
+    parts = ("scores", "gains", "tested" if count >= gains.fewest_for_ranks(tested) else "untested")
     lines: list[str] = [TEXTS["comparison"][part].format(**facts) for part in parts]
     if scores.differences:
         lines.append(f"The systems differ in more than the attention: {', '.join(scores.differences)}.")

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_choice, check_finite
+from toa._checks import ArgumentError, check_at_least, check_choice, check_finite
 from toa._limits import most_windows
 from toa.data import ANOMALY_SETS, SeriesWindows, check_own_files, load_anomaly, locate_anomaly
 from toa.data.anomaly import own_files
@@ -71,7 +71,7 @@ class AnomalyRun(RunConfig):
             check_at_least(name, getattr(self, name), 1)
         for name, most in (("anomaly_ratio", 100.0), ("validation_share", 1.0)):
             if not 0.0 < getattr(self, name) < most:
-                raise ValueError(f"{name} must lie in (0, {most:g}), got {getattr(self, name)}.")
+                raise ArgumentError(name, f"lie in (0, {most:g})", getattr(self, name))
         # no name: the caller has the data in memory
         if self.dataset:
             check_own_files(self.dataset, self.test_file, self.label_file, label_column=self.label_column)
@@ -116,9 +116,11 @@ class AnomalyDetection(Task):
         windows: dict[str, Any] = {}
         for name, part in (("train", train), ("val", data.train[border:])):
             if len(part) < config.lookback:
-                raise ValueError(
-                    f"the {name} part of {data.name} must have at least one window of {config.lookback} rows, got "
-                    f"{len(part)} of {len(data.train)}; shorten the window, or change validation_share."
+                raise ArgumentError(
+                    f"the {name} part of {data.name}",
+                    f"have at least one window of {config.lookback} rows",
+                    f"{len(part)} of {len(data.train)}",
+                    "shorten the window, or change validation_share",
                 )
             windows[name] = SeriesWindows(part, config.lookback, stride=config.window_stride)
         return TaskData(channels=data.train.shape[1], source=data, checksum=data.checksum, **windows)
@@ -243,7 +245,7 @@ def _mean_over_windows(
         total.index_add_(0, steps, found.flatten(0, 1))
         count.index_add_(0, steps, torch.ones_like(steps, dtype=torch.float64))
     if bool((count == 0).any()):
-        raise ValueError("windows must cover every step of the series, got uncovered steps; make them with whole=True.")
+        raise ArgumentError("windows", "cover every step of the series", "uncovered steps", "make them with whole=True")
     check_finite("scores", total)
     return (total / count[:, None]).cpu().numpy()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_choice
+from toa._checks import ArgumentError, check_at_least, check_choice
 from toa._files import check_writable
 from toa._plugins import PluginRegistry
 from toa._registry import Registry
@@ -157,9 +157,10 @@ class Task:
             config = self.config_from({**settings, "attention": {"name": attention, **options}}, where)
             return replace(config, attention=config.attention.resolved())
         if attention is not None or options:
-            raise ValueError(
-                f"attention must be left out for model {backbone!r}, which has no choice of attention, got "
-                f"{attention or ', '.join(options)!r} in {where}."
+            raise ArgumentError(
+                "attention",
+                f"be left out for model {backbone!r}, which has no choice of attention",
+                f"{attention or ', '.join(options)!r} in {where}",
             )
         return self.config_from({**settings, "attention": None}, where)
 
@@ -374,5 +375,5 @@ def check_sample(index: int, count: int) -> int:
     """Return the index of a sample; ValueError if it is out of range."""
     check_at_least("sample", index, 0)
     if index >= count:
-        raise ValueError(f"sample must be below {count}, the number of windows or cases, got {index}.")
+        raise ArgumentError("sample", f"be below {count}, the number of windows or cases", index)
     return index

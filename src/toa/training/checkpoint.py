@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from toa._checks import ArgumentError, Name
 from toa._files import log_unsealed, parse_json, seal, unseal, write_atomically
 from toa._limits import check_sizes, shorten
 from toa.ops.dropout import initial_weights, random_numbers
@@ -32,19 +33,19 @@ class Checkpoint:
     verified: bool = False
 
 
-def check_weights(tensors: Mapping[str, Tensor], where: object) -> None:
+def check_weights(tensors: Mapping[str, Tensor], where: Name) -> None:
     """Raise ValueError for weights that are not finite, and for a scaler that would divide by zero."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
-            raise ValueError(f"{where} must hold finite numbers, got NaN or infinite ones in {name!r}; fit again.")
+            raise ArgumentError(where, "hold finite numbers", f"NaN or infinite ones in {name!r}", "fit again")
         if name.startswith("scaler.") and not tensor.is_floating_point():
-            raise ValueError(f"{where} must hold floating point numbers in {name!r}, got {tensor.dtype}; fit again.")
+            raise ArgumentError(where, f"hold floating point numbers in {name!r}", tensor.dtype, "fit again")
         if name == "scaler.std" and not (tensor > 0).all():
-            raise ValueError(f"{where} must hold positive standard deviations, got {float(tensor.min())} in {name!r}.")
+            raise ArgumentError(where, "hold positive standard deviations", f"{float(tensor.min())} in {name!r}")
 
 
 def model_with(
-    build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], settings: Mapping[str, Any], where: object
+    build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], settings: Mapping[str, Any], where: Name
 ) -> nn.Module:
     """Build a model and fill in the tensors "model.NAME"; the sizes are compared before memory is allocated.
 
@@ -61,12 +62,14 @@ def model_with(
             model = build()
         model.load_state_dict(weights)
     except ValueError as error:
-        raise ValueError(f"{where} must describe a model that can be built, got: {error}") from None
+        raise ArgumentError(where, "describe a model that can be built", f"an error: {error}") from None
     except UNREADABLE as error:
         reason = shorten(" ".join(str(error).split()))
-        raise ValueError(
-            f"{where} must hold the weights of its model, got other weights ({reason}); restore the file, use "
-            "the version of toa that wrote it, or fit and save again."
+        raise ArgumentError(
+            where,
+            "hold the weights of its model",
+            f"other weights ({reason})",
+            "restore the file, use the version of toa that wrote it, or fit and save again",
         ) from None
     return model.eval()
 
@@ -90,7 +93,7 @@ def load_checkpoint(path: Path, *, verify: bool = True) -> Checkpoint:
         if not isinstance(facts, dict):
             raise ValueError(f"a header that is a {type(facts).__name__}")
     except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise ValueError(f"{path} must be a checkpoint of toa, got another file ({error}); delete it.") from error
+        raise ArgumentError(path, "be a checkpoint of toa", f"another file ({error})", "delete it") from error
     if not verify:
         return Checkpoint(tensors=tensors, facts=facts)
     plain, verified = unseal(facts, str(path), tensors)

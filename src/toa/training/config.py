@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from toa._checks import check_at_least, check_seed
+from toa._checks import ArgumentError, check_at_least, check_seed
 from toa.nn import AttentionSpec
 from toa.nn.registry import check_literals
 from toa.training.distributed import resolve_device
@@ -138,7 +138,7 @@ def change(settings: SettingTree, text: str) -> None:
     """Apply "key=value" in place. Dots separate nested keys; a value that is not TOML is taken as text."""
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise ValueError(f"a change must read key=value, got {text!r}; for instance training.learning_rate=1e-3.")
+        raise ArgumentError("a change", "read key=value", repr(text), "for instance training.learning_rate=1e-3")
     *path, last = key.split(".")
     table = settings
     for part in path:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +23,7 @@ from torch import Generator, Tensor, nn
 # the base class of batch norms has no public name
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from toa._checks import check_at_least, check_seed
+from toa._checks import Argument, ArgumentError, Phrase, check_at_least, check_seed
 from toa.nn import TokenBatchNorm
 from toa.nn.layers import normalise_batch
 from toa.ops.dropout import random_numbers, thread_generator
@@ -42,11 +43,12 @@ def resolve_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, index = name.partition(":")
     if kind not in ("cpu", "cuda") or (index and not (kind == "cuda" and index.isdecimal())) or name.endswith(":"):
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}.")
+        raise ArgumentError("device", "be auto, cpu, cuda or cuda:N", repr(name))
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {name!r} must be present, got a machine without CUDA; use --device cpu.")
+        remedy = Phrase("use ", Argument("device", "cpu"))
+        raise ArgumentError(f"device {name!r}", "be present", "a machine without CUDA", remedy)
     if index and int(index) >= torch.cuda.device_count():
-        raise ValueError(f"device {name!r} must be present, got {torch.cuda.device_count()} CUDA devices.")
+        raise ArgumentError(f"device {name!r}", "be present", f"{torch.cuda.device_count()} CUDA devices")
     return torch.device(name)
 
 
@@ -106,16 +108,18 @@ def resolve_devices(devices: int | None, num_nodes: int | None) -> tuple[int, in
         check_at_least(name, value, 1)
     if "LOCAL_WORLD_SIZE" not in os.environ:
         if (num_nodes or 1) > 1 and not {"MASTER_ADDR", "NODE_RANK"} <= os.environ.keys():
-            raise ValueError(
-                f"MASTER_ADDR and NODE_RANK must be set on each of num_nodes={num_nodes} machines, got a machine "
-                "without them; start the command with torchrun, which sets them."
+            raise ArgumentError(
+                "MASTER_ADDR and NODE_RANK",
+                Phrase("be set on each of ", Argument("num_nodes", num_nodes), " machines"),
+                "a machine without them",
+                "start the command with torchrun, which sets them",
             )
         return devices or 1, num_nodes or 1
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     started = {"devices": local, "num_nodes": int(os.environ["WORLD_SIZE"]) // local}
     for name, value in given.items():
         if value != started[name]:
-            raise ValueError(f"{name} must be {started[name]}, as started by torchrun, got {value}; leave it out.")
+            raise ArgumentError(name, f"be {started[name]}, as started by torchrun", value, "leave it out")
     return started["devices"], started["num_nodes"]
 
 
@@ -137,9 +141,9 @@ def make_fabric(
         chosen: Any = 1 if device.type != "cuda" or index is None else [index]
         return Fabric(accelerator=device.type, devices=chosen, precision=precision)  # type: ignore[arg-type]
     if index is not None:
-        raise ValueError(f"device must be {device.type}, without an index if several train together, got {device}.")
+        raise ArgumentError("device", f"be {device.type}, without an index if several train together", device)
     if device.type == "cuda" and devices > torch.cuda.device_count():
-        raise ValueError(f"devices must be at most {torch.cuda.device_count()}, the number of GPUs, got {devices}.")
+        raise ArgumentError("devices", f"be at most {torch.cuda.device_count()}, the number of GPUs", devices)
     # batch norms already share their statistics, and only the first rank validates; older torch names it differently
     known = "forward_sync_buffers" in signature(nn.parallel.DistributedDataParallel).parameters
     buffers: dict[str, Any] = {"forward_sync_buffers" if known else "broadcast_buffers": False}
@@ -177,13 +181,15 @@ def gather(fabric: "Fabric", tensor: Tensor) -> list[Tensor]:
     return parts
 
 
-def check_same(fabric: "Fabric", step: int, where: object) -> None:
+def check_same(fabric: "Fabric", step: int, where: Path | None) -> None:
     """Raise ValueError if ranks are at different steps."""
     steps = [int(number) for number in gather(fabric, torch.tensor(step))]
     if len(set(steps)) > 1:
-        raise ValueError(
-            f"{where} must be the same file for all ranks, got steps {', '.join(map(str, steps))}; choose an "
-            "output folder that all machines share."
+        raise ArgumentError(
+            where or "the checkpoint",
+            "be the same file for all ranks",
+            f"steps {', '.join(map(str, steps))}",
+            "choose an output folder that all machines share",
         )
 
 

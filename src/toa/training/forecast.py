@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_choice, check_positive
+from toa._checks import ArgumentError, check_at_least, check_choice, check_positive
 from toa._limits import most_windows
 from toa.data import DATASETS, SPLIT_RULES, ForecastData, load_forecast, locate, mark_names, split_rows
 from toa.data.windows import Windows
@@ -109,9 +109,11 @@ class Forecasting(Task):
         own = merge({}, table[full])
         horizons = own.pop("horizons", horizons)
         if horizon not in horizons:
-            raise ValueError(
-                f"horizon of {dataset} in protocol {protocol.name!r} must be one of {', '.join(map(str, horizons))}, "
-                f"got {horizon}; for another, give the file's path instead of the dataset's name."
+            raise ArgumentError(
+                f"horizon of {dataset} in protocol {protocol.name!r}",
+                f"be one of {', '.join(map(str, horizons))}",
+                horizon,
+                "for another, give the file's path instead of the dataset's name",
             )
         by_horizon = own.pop("horizon", {})
         return merge(merge(settings, own), by_horizon.get(str(horizon), {}))

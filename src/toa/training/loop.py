@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_at_least
+from toa._checks import ArgumentError, check_at_least
 from toa._limits import shorten
 from toa.ops.dropout import thread_generator
 from toa.training.checkpoint import UNREADABLE, Checkpoint, load_checkpoint, save_checkpoint
@@ -103,7 +103,7 @@ def train(
     if not step.alone:
         check_same(fabric, run.state.step, run.checkpoint)
     statistics = nullcontext() if step.alone else joint_statistics(model, lambda: step.copies)
-    with step.on_device(graph=cuda_graph), statistics, _stop_signals() as stop:
+    with step.on_device(graph=cuda_graph), statistics, stop_signals() as stop:
         run.loop(stop)
     return run.state
 
@@ -170,7 +170,7 @@ class TrainingRun:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.save_share <= 1.0:
-            raise ValueError(f"save_share must be above 0 and at most 1, got {self.save_share}.")
+            raise ArgumentError("save_share", "be above 0 and at most 1", self.save_share)
         self.model = self.step.model
         self.config = self.step.config
         self.fabric = self.step.fabric
@@ -310,25 +310,30 @@ class TrainingRun:
         """Resume from a checkpoint."""
         saved = load_checkpoint(path)
         if saved.facts.get("key") != self.key:
-            raise ValueError(
-                f"{path} must be a checkpoint of this run, {self.key!r}, got one of "
-                f"{saved.facts.get('key')!r}; choose another output folder, or delete the file to start again."
+            raise ArgumentError(
+                path,
+                f"be a checkpoint of this run, {self.key!r}",
+                f"one of {saved.facts.get('key')!r}",
+                "choose another output folder, or delete the file to start again",
             )
         # a checkpoint of an older version names no data
         trained_on = saved.facts.get("data_checksum")
         if None not in (trained_on, self.data_checksum) and trained_on != self.data_checksum:
-            raise ValueError(
-                f"{path} must be a checkpoint of the data of this run, sha256 {self.data_checksum}, got one of other "
-                f"data, {trained_on}: the data have changed since the run began; restore them, or delete the "
-                "checkpoint to start again."
+            raise ArgumentError(
+                path,
+                f"be a checkpoint of the data of this run, sha256 {self.data_checksum}",
+                f"one of other data, {trained_on}: the data have changed since the run began",
+                "restore them, or delete the checkpoint to start again",
             )
         try:
             self._restore(saved)
         except UNREADABLE as error:
             reason = shorten(" ".join(str(error).split()))
-            raise ValueError(
-                f"{path} must hold the weights of this model and the state of this run, got others "
-                f"({type(error).__name__}: {reason}); delete it to start again."
+            raise ArgumentError(
+                path,
+                "hold the weights of this model and the state of this run",
+                f"others ({type(error).__name__}: {reason})",
+                "delete it to start again",
             ) from None
 
     def _restore(self, saved: Checkpoint) -> None:
@@ -388,7 +393,7 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, states: Mapping[int, Mapp
 
 
 @contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
+def stop_signals() -> Iterator[threading.Event]:
     """An event that SIGINT and SIGTERM set, so that the current step is finished; a second signal stops at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from toa._checks import check_at_least
+from toa._checks import ArgumentError, check_at_least
 
 squared_error = partial(F.mse_loss, reduction="none")
 FORECAST_METRICS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -120,9 +120,10 @@ def score_forecasts(
         scale: Scale of MASE per window and column, see `seasonal_error`. Windows whose scale is 0 or NaN are left out.
     """
     if forecast.shape != actual.shape or len(columns) != actual.shape[2]:
-        raise ValueError(
-            f"forecast must have the shape of actual, {actual.shape}, and {actual.shape[2]} names of columns, got "
-            f"{forecast.shape} and {len(columns)} names."
+        raise ArgumentError(
+            "forecast",
+            f"have the shape of actual, {actual.shape}, and {actual.shape[2]} names of columns",
+            f"{forecast.shape} and {len(columns)} names",
         )
     if not np.isfinite(actual).any():
         raise ValueError("scores need at least one actual value, got none; test more rows.")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_positive
+from toa._checks import ArgumentError, check_at_least, check_positive
 from toa.nn import SequenceOperator
 from toa.nn.registry import ADDED_LATER, check_literals
 
@@ -91,7 +91,7 @@ class TrainingConfig:
                 check_positive(name, getattr(self, name))
         check_literals(self)
         if not 0.0 < self.pct_start < 1.0:
-            raise ValueError(f"pct_start must lie in (0, 1), got {self.pct_start}.")
+            raise ArgumentError("pct_start", "lie in (0, 1)", self.pct_start)
 
     def rate(self, step: int, steps_per_epoch: int, *, operators: bool = False) -> float:
         """Return the learning rate of a step, counted from 0 over all epochs; of the operators if asked."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import torch
 from torch import Generator, Tensor, nn
 
-from toa._checks import check_at_least
+from toa._checks import ArgumentError, check_at_least
 from toa.data.classification import Cases, FoldCases
 from toa.data.windows import SeriesWindows, Windows
 from toa.nn import own_generators
@@ -54,9 +54,11 @@ class ShuffledBatches:
         full, rest = divmod(len(source), self._size)
         self.steps_per_epoch = full + bool(rest and not drop_last)
         if self.steps_per_epoch == 0:
-            raise ValueError(
-                f"batch_size must be at most the number of training windows, {len(source)}, where the last batch is "
-                f"dropped, got {self._size}; lower it, or set drop_last=false."
+            raise ArgumentError(
+                "batch_size",
+                f"be at most the number of training windows, {len(source)}, where the last batch is dropped",
+                self._size,
+                "lower it, or set drop_last=false",
             )
 
     def at(self, epoch: int, step: int) -> tuple[Tensor, ...]:
@@ -181,9 +183,11 @@ def _compiled(model: nn.Module, device: torch.device) -> nn.Module:
     """Compile a model at its first call."""
     names = (os.environ.get("CXX", ""), "g++", "clang++")
     if device.type == "cpu" and not any(map(shutil.which, filter(None, names))):
-        raise ValueError(
-            "training.compile must be false on a CPU without a C++ compiler, got true; install g++, set CXX "
-            "to another one, or leave it out."
+        raise ArgumentError(
+            "training.compile",
+            "be false on a CPU without a C++ compiler",
+            "true",
+            "install g++, set CXX to another one, or leave it out",
         )
     return cast(nn.Module, torch.compile(model))
 

@@ -5,7 +5,7 @@ Every sentence follows from records by a rule, so the text changes with them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 import numpy as np
 
@@ -33,6 +33,13 @@ _TASKS = {
     "classification": "Classification",
     "anomaly": "Anomaly detection",
     "sor-ablation-full": "SOR",
+}
+# tables of means, and the tables that they summarise
+_SUMMARISED = {
+    "forecast-average": "forecast-full",
+    "pems-average": "pems-full",
+    "classification-summary": "classification",
+    "sor-ablation-average": "sor-ablation-full",
 }
 # seeds that a comparison of runs on one task needs
 _FEWEST_SEEDS = 6
@@ -178,12 +185,15 @@ def findings(report: PaperReport) -> list[Finding]:
 
 
 def _preferred(contest: Contest, rows: Sequence[Row]) -> Row | None:
-    """The result of the variant with the largest mean gain in validation, tested alone; None if a record lacks it."""
+    """The result of the variant that validation prefers, tested alone; None if a record lacks the metric.
+
+    It has the largest median over data sets of the gain in validation, so that no single set decides.
+    """
     assert contest.scores is not None
     gains = {row.system: _gains(contest, row, _validation) for row in rows}
     if any(len(found) < len(contest.scores.cells) for found in gains.values()):
         return None
-    chosen = max(gains, key=lambda system: fmean(map(fmean, gains[system].values())))
+    chosen = max(gains, key=lambda system: median(map(fmean, gains[system].values())))
     runs = {run.where: run.record for entry in contest.entries for run in entry.runs}
     kept = [record for record in runs.values() if system_name(record) in (chosen, contest.baseline)]
     return next(row for row in compare(collect(kept, contest.metric), contest.baseline) if row.system == chosen)
@@ -249,8 +259,35 @@ def lead(findings: Sequence[Finding]) -> list[str]:
             groups = grouped((finding.title.partition(" under ")[0], finding.under) for finding in same_verdict)
             members = [f"{what} {', '.join(gains)}" for what, gains in groups.items()]
         if members or verdict == "helps":
-            lines.append(f"{words}: {'; '.join(members) or 'nowhere on real data'}.")
+            lines.append(f"{words}: {'; '.join(members) or 'nowhere on the real data that were tested'}.")
     return lines
+
+
+def coverage(report: PaperReport) -> list[str]:
+    """How many published numbers were measured, and which were not, in one sentence each; none if nothing lacks."""
+    numbers = [entry for entry in report.entries if entry.own]
+    without_data = [entry for entry in numbers if entry.status == "no data"]
+    if not without_data:
+        return []
+    measured = sum(entry.status == "measured" for entry in numbers)
+    groups: dict[str, list[Entry]] = {}
+    for entry in without_data:
+        groups.setdefault(_task_name(entry), []).append(entry)
+    parts = []
+    for task, entries in groups.items():
+        among = sum(_task_name(entry) == task for entry in numbers)
+        sets = dict.fromkeys(entry.number.dataset for entry in entries if entry.number.table in _TASKS)
+        parts.append(f"{task} {len(entries)} of {among} ({', '.join(sets)})")
+    return [
+        f"Tested: {measured:,} of the {len(numbers):,} published numbers. **Not tested: {len(without_data):,}**, whose "
+        f"data are not here: {'; '.join(parts)}."
+    ]
+
+
+def _task_name(entry: Entry) -> str:
+    """The task of a number; means belong to the table that they summarise."""
+    table = entry.number.table
+    return _TASKS.get(_SUMMARISED.get(table, table), table)
 
 
 def claims(report: PaperReport, findings: Sequence[Finding]) -> list[str]:
@@ -390,7 +427,7 @@ def found_parts(report: PaperReport) -> dict[str, list[str]]:
     compared = [finding.text() for finding in all_findings if finding.row.interval is not None]
     compared = [TEXTS["paper"]["rule"], *compared] if compared else []
     parts = {
-        "What was found": lead(all_findings) + demixing(report),
+        "What was found": lead(all_findings) + demixing(report) + coverage(report),
         "Claims of the paper": claims(report, all_findings),
         "Comparisons": compared,
     }

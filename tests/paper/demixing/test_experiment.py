@@ -108,7 +108,7 @@ def test_unknown_names_raise_an_error(tmp_path):
 
 def test_a_missing_device_raises_an_error(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(ValueError, match=message("'cuda'", "without CUDA", "--device cpu")):
+    with pytest.raises(ValueError, match=message("'cuda'", "without CUDA", "use device='cpu'")):
         resolve_device("cuda")
     assert resolve_device("auto").type == "cpu"
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +13,8 @@ from scipy.stats import t
 from tests.report.cases import hide_data, record_of, write_lines
 from toa.experiments.protocols import resolve
 from toa.experiments.run import Job
-from toa.report.gains import fewest_sets
-from toa_paper.report.findings import claims, demixing, findings, found_parts
+from toa.report.gains import FEWEST_SETS
+from toa_paper.report.findings import claims, coverage, demixing, findings, found_parts
 from toa_paper.report.paper import PaperReport, make_report
 from toa_paper.report.texts import TEXTS
 from toa_paper.tables import protocol_job
@@ -59,7 +60,9 @@ def no_data(monkeypatch, tmp_path):
 def test_a_gain_on_every_set_is_said_first_with_its_size(tmp_path):
     parts = found_parts(made_up(tmp_path, (1.0, 2.0, 3.0, 2.0, 6.0, 4.0)))
     assert next(iter(parts)) == "What was found"
-    assert parts["What was found"] == ["TOA helps: Forecasting, itransformer +3.0 % under `toa`."]
+    first, untested = parts["What was found"]
+    assert first == "TOA helps: Forecasting, itransformer +3.0 % under `toa`."
+    assert untested.startswith("Tested: 0 of the 864 published numbers. **Not tested: 864**, whose data are not here: ")
     rule, text, budget = parts["Comparisons"]
     assert "too narrow" in rule
     assert "under `toa`: helps.** TOA-Softmax gains +3.0 % in test and -1.0 in validation over softmax" in text
@@ -77,13 +80,15 @@ def test_a_gain_on_every_set_is_said_first_with_its_size(tmp_path):
         ((1.0, -1.0, 2.0, -2.0, 0.5, -0.5), "No gain could be shown"),
         ((-1.0, -2.0, -3.0, -2.0, -6.0, -4.0), "TOA hurts"),
         ((0.1, 3.0, 3.0, 2.0, 6.0, -0.5), "No gain could be shown"),
-        ((1.0, 2.0, 3.0), "Too few data sets: Forecasting under `toa` (itransformer)."),
+        ((1.0, 2.0, 3.0), "No gain could be shown: Forecasting, itransformer +2.0 % under `toa`."),
+        ((1.0, 2.0), "Too few data sets: Forecasting under `toa` (itransformer)."),
     ],
 )
 def test_other_records_give_another_sentence(tmp_path, gains, verdict):
     first, *others = found_parts(made_up(tmp_path, gains))["What was found"]
-    assert first == "TOA helps: nowhere on real data."
-    assert [line.startswith(verdict) for line in others] == [True]
+    assert first == "TOA helps: nowhere on the real data that were tested."
+    assert [line.startswith(verdict) for line in others] == [True, False]
+    assert "**Not tested: " in others[1]
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -134,9 +139,9 @@ def test_the_variant_that_validation_prefers_is_the_only_tested_one(tmp_path):
     assert finding.row.system == "itransformer/toa-relu"
     assert finding.verdict == "helps"
     assert "TOA-ReLU, which validation prefers of 3 variants, gains +2.2 %" in finding.text()
-    # six data sets are too few for three variants
-    assert set(finding.verdicts.values()) == {"too few data sets"}
-    # but other variants with an interval that excludes zero are named
+    # a t test over six data sets decides on each of three variants
+    assert finding.verdicts == {"toa-relu": "helps", "toa-gated": "helps", "toa-softmax": "hurts"}
+    # other variants with an interval that excludes zero are named
     assert [(name, round(row.gain or 0.0, 1)) for name, row in finding.others] == [
         ("TOA-Gated", 5.1),
         ("TOA-Softmax", -11.3),
@@ -226,9 +231,33 @@ def test_a_claim_of_the_paper_is_judged_by_its_own_settings(tmp_path):
 
 def test_the_rule_names_the_fewest_data_sets():
     rule = " ".join(TEXTS["paper"]["rule"].split())
-    assert (
-        f"At least {fewest_sets(1)} data sets are needed for one tested system and {fewest_sets(3)} for three" in rule
-    )
+    assert f"At least {FEWEST_SETS} data sets are needed" in rule
+
+
+def test_one_data_set_with_a_large_gain_in_validation_does_not_choose_the_variant(tmp_path):
+    records = []
+    for dataset in SETS:
+        for variant in ("softmax", "toa-relu", "toa-gated"):
+            job = protocol_job("forecast", "toa-paper", dataset, 96, "itransformer", variant)
+            validation = {"softmax": 0.5, "toa-relu": 0.49, "toa-gated": 0.1 if dataset == "Exchange" else 0.51}[
+                variant
+            ]
+            records.append(record_of(job, {"mse": 0.3, "val_mse": validation}))
+    (finding,) = findings(make_report([write_lines(tmp_path / "runs.jsonl", records)], tables=["forecast-full"]))
+    # +2 % on all sets, not -2 % on five and +80 % on one
+    assert (finding.preferred, finding.row.system) == (True, "itransformer/toa-relu")
+
+
+def test_numbers_without_data_are_counted_by_task(tmp_path):
+    report = made_up(tmp_path, (1.0, 2.0), protocol="toa-paper")
+    (line,) = coverage(report)
+    without_data = [entry for entry in report.entries if entry.own and entry.status == "no data"]
+    measured = [entry for entry in report.entries if entry.own and entry.status == "measured"]
+    assert f"Tested: {len(measured)} of the 864" in line
+    assert f"**Not tested: {len(without_data)}**" in line
+    assert f"Forecasting {len(without_data)} of 864 (" in line
+    assert "Traffic" in line
+    assert coverage(replace(report, entries=tuple(measured))) == []
 
 
 def test_errors_of_demixing_are_compared_over_the_seeds_that_all_have():

@@ -108,7 +108,12 @@ def test_the_findings_are_those_of_the_records(page, evidence, measured):
         remarks=(),
     )
     now = {title: [re.sub(r"\*\*|`", "", line) for line in lines] for title, lines in found_parts(report).items()}
-    assert page["found"] == now
+    *found, tested = page["found"]["What was found"]
+    assert page["found"] | {"What was found": found} == now
+    # which data are missing depends on the machine
+    assert tested.startswith(
+        f"Tested: {sum(line.own for line in measured):,} of the 1,616 published numbers. Not tested: "
+    )
 
 
 def test_the_text_shows_the_same_numbers(measured):

@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 from types import ModuleType
 from typing import Any
 
-from toa._checks import check_choice
+from toa._checks import ArgumentError, check_choice
 from toa._plugins import PluginRegistry
 from toa._registry import Registry
 from toa.training import TASKS, Protocol
@@ -43,8 +43,8 @@ def _protocol_files(task: str) -> dict[str, Traversable]:
             if not entry.name.endswith(_SUFFIX):
                 continue
             if name in files_by_name:
-                raise ValueError(
-                    f"protocol {name!r} of task {task!r} must have one file, got {files_by_name[name]} and {entry}."
+                raise ArgumentError(
+                    f"protocol {name!r} of task {task!r}", "have one file", f"{files_by_name[name]} and {entry}"
                 )
             files_by_name[name] = entry
     return files_by_name

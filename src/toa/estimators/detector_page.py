@@ -1,0 +1,184 @@
+"""`.page()` of a detector: one HTML file that needs no other; see `toa.estimators.page_parts`.
+
+Alphabet: S series, T rows, C channels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from toa.data.frames import columns_by_row
+from toa.data.panel import Panel
+from toa.estimators import page_parts as draw
+from toa.estimators.alarms import Event, event_columns
+from toa.estimators.fitted_detector import FittedDetector, flagged, member_scores, rank_events
+from toa.estimators.page_parts import Part
+from toa.estimators.scoring import Rows
+from toa.training.detection import Labels, Runs, point_metrics, undefined
+
+if TYPE_CHECKING:
+    from toa.estimators.detector import AnomalyDetector
+
+# most channels in a chart
+_CHANNELS = 12
+# most events in a table
+_EVENTS = 500
+# fewest values of a line
+_LEAST_POINTS = 1_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ScoredRows:
+    """What a page shows.
+
+    Attributes:
+        parts: Parts of the channels in the score of each row, per series.
+        columns: Result columns of the rows of each series.
+        ranked: Events with the index of their series, the most severe first.
+        labels: Whether each row is a known anomaly; None if nothing is known.
+    """
+
+    panel: Panel
+    parts: Sequence[Rows]
+    columns: Sequence[dict[str, np.ndarray]]
+    ranked: Sequence[tuple[int, Event]]
+    labels: Labels | None
+
+
+def events_page(
+    detector: "AnomalyDetector",
+    path: str | Path,
+    data: Any,
+    y: Any = None,
+    *,
+    title: str = "Events",
+    command: str = "",
+    left_out: Sequence[str] = (),
+) -> Path:
+    """Write one HTML file: score and channels with the events, their channels, the methods, the model.
+
+    Args:
+        path: File to write.
+        data: Rows as for `predict`.
+        y: For each row whether it is known to be an anomaly, in the order of the table.
+        title, command, left_out: As in `toa.Forecaster.page`.
+    """
+    whole = detector.read_fitted(data)
+    fitted = detector.fitted_
+    panel = replace(whole, backend=None)
+    parts = fitted.parts(panel)
+    scored = ScoredRows(
+        panel=panel,
+        parts=parts,
+        columns=[flagged(fitted, part.sum(1), detector.alarm_rule) for part in parts],
+        ranked=rank_events(fitted, parts, detector.alarm_rule),
+        labels=None if y is None else np.asarray(y).ravel().astype(bool),
+    )
+    events = len(scored.ranked)
+    shares = sum((event.shares for _, event in scored.ranked), np.zeros(len(fitted.columns)))
+    first = np.argsort(-shares, kind="stable")[:_CHANNELS]
+    by_channel = []
+    if events:
+        means = [(fitted.columns[place], 100.0 * float(shares[place]) / events) for place in first]
+        by_channel = draw.bars("Mean share of each channel in the score of the events.", means, "{:.1f} %")
+    sections = {
+        "Events": _event_parts(fitted, scored, first),
+        "Methods": _method_parts(fitted, scored),
+        "What the events depend on": [*by_channel, *draw.network_parts(detector, panel)],
+    }
+    count = sum(int(columns["anomaly"].sum()) for columns in scored.columns)
+    noun = "event" if events == 1 else "events"
+    lead = (
+        f"{count} of {sum(whole.lengths)} rows{draw.describe_series(whole)} have scores above "
+        f"{fitted.thresholds.rows:.4g}, in {events} {noun}."
+    )
+    notes = draw.describe_data(whole, data, detector, left_out, shown=draw.SERIES)
+    return draw.write_page(detector, path, [lead], sections, title=title, command=command, notes=notes)
+
+
+def _event_parts(fitted: FittedDetector, scored: ScoredRows, channels: Int64[np.ndarray, " c"]) -> list[Part]:
+    """The chart of score and channels, and the table of events."""
+    panel, ranked = scored.panel, scored.ranked
+    table = event_columns(panel, ranked, fitted.columns)
+    shown = list(dict.fromkeys([*(index for index, _ in ranked), *range(len(panel))]))[: draw.SERIES]
+    points = max(_LEAST_POINTS, draw.VALUES // (len(shown) * (len(channels) + 1)))
+    axes = {
+        index: draw.axis(None if panel.times is None else panel.times[index], panel.lengths[index]) for index in shown
+    }
+    series = []
+    for index in shown:
+        rows, axis = panel.lengths[index], axes[index]
+        columns = {"score": scored.columns[index]["score"]}
+        columns |= {fitted.columns[channel]: panel.values[index][:, channel] for channel in channels}
+        size = -(-2 * rows // points)
+        spans = _spans(scored, index, axis, table["why"])
+        panels: list[Part] = [
+            {"name": name, "lines": [draw.line("value", "past", 0, draw.outline(values, size))], "spans": spans}
+            for name, values in columns.items()
+        ]
+        panels[0]["level"] = {"name": "threshold", "value": fitted.thresholds.rows}
+        x = axis
+        if size > 2:
+            x = [axis[place] for start in range(0, rows, size) for place in (start, min(start + size // 2, rows - 1))]
+        series.append({"name": draw.series_name(panel.ids[index]), "x": x, "panels": panels})
+    names = [str(fitted.columns[channel]) for channel in channels[draw.COLUMNS_ON - 1 :]]
+    chart = [draw.chart(series, panel, names)]
+    size = -(-2 * max(panel.lengths[index] for index in shown) // points)
+    if size > 2:
+        chart.append(draw.text(f"Of up to {size} rows the chart shows the lowest and the highest value."))
+    if not ranked:
+        return [*chart, draw.text("No row has a score above the threshold.")]
+    # per event its series in the chart, and its ends with some rows around it
+    jumps: list[list[int] | None] = []
+    for index, event in ranked[:_EVENTS]:
+        axis = axes.get(index, [])
+        margin = max(fitted.inputs.window, event.stop - event.start)
+        low = max(0, event.start - margin)
+        high = min(len(axis) - 1, event.stop - 1 + margin)
+        jumps.append([shown.index(index), axis[low], axis[high]] if axis else None)
+    head = [name for name in table if name != "channel"]
+    table["severity"] = [f"{value:.3g}" for value in table["severity"]]
+    rows_of = [[str(table[name][row]) for name in head] for row in range(min(len(ranked), _EVENTS))]
+    return [*chart, {**draw.table([head, *rows_of], "Events, the most severe first", len(head)), "jumps": jumps}]
+
+
+def _spans(scored: ScoredRows, index: int, axis: Sequence[Any], why: Sequence[str]) -> list[list[Any]]:
+    """First and last place of each known anomaly and of each event of a series, with a text and the kind."""
+    spans: list[list[Any]] = []
+    if scored.labels is not None:
+        source = scored.panel.rows[index]
+        runs = Runs.of(np.where(source < 0, False, scored.labels[source]))
+        for start, stop in zip(runs.starts.tolist(), runs.stops.tolist(), strict=True):
+            spans.append([axis[start], axis[stop - 1], "known anomaly", "known"])
+    for number, (owner, event) in enumerate(scored.ranked, 1):
+        if owner == index:
+            spans.append([axis[event.start], axis[event.stop - 1], f"event {number}: {why[number - 1]}", "event"])
+    return spans
+
+
+def _method_parts(fitted: FittedDetector, scored: ScoredRows) -> list[Part]:
+    """Which methods the score is the mean of, and how well each finds injected and known anomalies."""
+    combination, labels = fitted.score.combination, scored.labels
+    injected = {} if combination is None else combination.precision
+    columns = {"average precision on injected anomalies": injected} if injected else {}
+    texts = []
+    reason = None if labels is None else undefined(labels)
+    if reason is not None:
+        texts.append(draw.text(f"Not evaluated: {reason}."))
+    elif labels is not None:
+        from sklearn.metrics import average_precision_score
+
+        table = columns_by_row(scored.panel, scored.columns)
+        metrics = point_metrics(labels, table["anomaly"] == 1)
+        shown = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items() if value is not None)
+        texts.append(draw.text(f"Against the labels: {shown}."))
+        members = member_scores(fitted, scored.panel)
+        scores = {"combination": table["score"]} | {name: members[name] for name in fitted.score.baselines}
+        columns["average precision on known anomalies"] = {
+            name: float(average_precision_score(labels, score)) for name, score in scores.items()
+        }
+    return [*texts, draw.methods_table(fitted.score.weights, columns)]

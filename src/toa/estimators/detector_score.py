@@ -1,0 +1,85 @@
+"""The score of a detector: that of one fitted method, or the combination of several.
+
+    score = DetectorScore(model="auto", window=100, baselines=baselines, network=network, combination=combination)
+    score.parts(series)                # (T, C): the part of each channel in the score of each row
+    score.of_rows(series)              # (T,)
+    score.of_rows(series, ends=True)   # of the rows after the first window, as they arrive
+
+Alphabet: T rows, C channels.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from toa.estimators.base import NETWORK
+from toa.estimators.combination import Combination
+from toa.estimators.reconstruction import FittedReconstruction
+from toa.estimators.scoring import Baseline, Rows, Score, Scorer, Series, window_mean
+from toa.estimators.thresholds import NormalScores, spread_pieces
+
+# ending of the name of a method whose score is the mean over a window
+MEAN = " mean"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class DetectorScore:
+    """How the rows of a standardised series are scored.
+
+    Attributes:
+        model: "auto" for the combination; else the name of the only method, which may end in " mean".
+        window: Rows per window.
+        baselines: The fitted baselines by name; not all of them have a weight.
+        network: The network; None for none.
+        combination: The chosen methods; None for one method.
+    """
+
+    model: str
+    window: int
+    baselines: Mapping[str, Baseline]
+    network: FittedReconstruction | None = None
+    combination: Combination | None = None
+
+    @property
+    def scorers(self) -> dict[str, Scorer]:
+        """All methods that were fitted, by name."""
+        scorers: dict[str, Scorer] = dict(self.baselines)
+        if self.network is not None:
+            scorers[NETWORK] = self.network
+        return scorers
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weight of each method."""
+        return {self.model: 1.0} if self.combination is None else self.combination.weights
+
+    def member(self, name: str, series: Series, *, ends: bool = False) -> Rows:
+        """Parts of the channels in the score of a method; `ends` scores rows after the first window by earlier ones."""
+        scorer = self.scorers[name]
+        return scorer.ends(series, self.window) if ends else scorer.rows(series)
+
+    def parts(self, series: Series, *, ends: bool = False) -> Rows:
+        """Parts of the channels in the score."""
+        return self._parts(series, ends=ends, channels=True)
+
+    def of_rows(self, series: Series, *, ends: bool = False) -> Score:
+        """The score of each row; takes less memory than the parts."""
+        return self._parts(series, ends=ends, channels=False)[:, 0]
+
+    def of_normal_rows(self, series: Sequence[Series], context: int) -> NormalScores:
+        """Scores of series, and of pieces of them as their rows arrive."""
+        rows = [self.of_rows(values) for values in series]
+        pieces = spread_pieces(series, context)
+        return NormalScores(rows=rows, stream=[self.of_rows(piece, ends=True)[self.window // 2 :] for piece in pieces])
+
+    def _parts(self, series: Series, *, ends: bool, channels: bool) -> Rows:
+        """Parts of the channels in the score, or without `channels` one column."""
+
+        def member(name: str) -> Rows:
+            part = self.member(name, series, ends=ends)
+            return part if channels else part.sum(1, keepdims=True)
+
+        if self.combination is not None:
+            return self.combination.parts(member, self.window, later=not ends)
+        part = member(self.model.removesuffix(MEAN))
+        half = self.window // 2
+        return window_mean(part, half, 0 if ends else half) if self.model.endswith(MEAN) else part
