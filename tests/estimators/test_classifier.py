@@ -18,10 +18,10 @@ from tests.report.test_result_pages import part_of
 from tests.support import message
 from toa.data.frames import read_cases
 from toa.estimators import kernels
-from toa.estimators.base import save_file
 from toa.estimators.case_network import NetworkMember, network_folds
 from toa.estimators.classifier import Classifier
 from toa.estimators.classifier_fitting import FitStopped
+from toa.estimators.files import save_file
 from toa.estimators.kernels import FEATURES
 from toa.estimators.pages import interval_text
 from toa.training.loop import TrainingStopped

@@ -291,7 +291,7 @@ def read_data(path: Path, options: Mapping[str, Any] | None = None, *, label: bo
     chosen = dict(options or {})
     fitted_ids = None
     if chosen.get("model") is not None:
-        from toa.estimators.base import load_file
+        from toa.estimators.files import load_file
 
         facts: Any = {}
         with suppress(FileNotFoundError, ValueError):

@@ -18,7 +18,7 @@ import torch
 from toa.data.frames import write_forecast
 from toa.data.frequency import Frequency
 from toa.data.panel import Panel
-from toa.estimators.base import NETWORK
+from toa.estimators.architecture import NETWORK, NO_NETWORK
 from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.intervals import Choice
 from toa.estimators.lag_methods import history_rows
@@ -32,8 +32,6 @@ from toa.estimators.units import Prediction, check_forecast, join_batches
 WINDOWS = 2_000
 # the same in windows times columns
 HISTORIES = 40_000
-# architecture of a forecaster without a network
-NO_NETWORK: Mapping[str, Any] = {"backbone": None, "attention": None, "settings": {}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -22,8 +22,9 @@ from toa.data.columns import warn_of_ended_columns, warn_of_late_columns
 from toa.data.frames import check_results, forecast_names, match_panel, read_panel
 from toa.data.frequency import Frequency
 from toa.data.panel import Id, Panel
+from toa.estimators.architecture import NETWORK
 from toa.estimators.backtest import Backtest, backtest_windows, first_tested, forecast_with_refits, measure
-from toa.estimators.base import NETWORK, Estimator
+from toa.estimators.base import Estimator
 from toa.estimators.baselines import BASELINES
 from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Ceiling
@@ -422,7 +423,7 @@ class Forecaster(Estimator):
         self.fitted_ = restore_forecaster(tensors, facts, self.settings_of_fit(), where)
 
     @property
-    def model_(self) -> nn.Module:  # type: ignore[override]
+    def model_(self) -> nn.Module:
         """The trained model, on standardised values."""
         return nn.Identity() if self.fitted_.network is None else self.fitted_.network.model
 
@@ -463,7 +464,7 @@ class Forecaster(Estimator):
         return self.fitted_.day_first
 
     @property
-    def architecture_(self) -> dict[str, Any]:  # type: ignore[override]
+    def architecture_(self) -> dict[str, Any]:
         """Backbone, attention and settings."""
         return dict(self.fitted_.architecture)
 
@@ -478,7 +479,7 @@ class Forecaster(Estimator):
         return () if self.fitted_.network is None else self.fitted_.network.seeds
 
     @property
-    def validation_(self) -> float | None:  # type: ignore[override]
+    def validation_(self) -> float | None:
         """Loss on the held-out rows, standardised; of several networks the mean."""
         return None if self.fitted_.network is None else self.fitted_.network.validation
 
@@ -508,7 +509,7 @@ class Forecaster(Estimator):
         return self.fitted_.choice
 
     @property
-    def truncated_(self) -> tuple[str, ...]:  # type: ignore[override]
+    def truncated_(self) -> tuple[str, ...]:
         """Methods that `time_limit` left out."""
         return self.fitted_.truncated
 

@@ -138,7 +138,7 @@ def methods_table(weights: Mapping[str, float], columns: Mapping[str, Mapping[st
 
 def network_parts(own: Any, data: Any) -> Iterator[Part]:
     """What the network looked at, and pictures of its operators, if it has a weight; else which methods decide."""
-    if not own._has_network or "toa" not in own.weights_:
+    if not own.has_network or "toa" not in own.weights_:
         names = ", ".join(sorted(own.weights_, key=lambda name: -own.weights_[name]))
         yield text(f"No network decides here, only: {names}.")
         return

@@ -12,7 +12,6 @@ or in a cluster whose machines all see the folders, and needs the extra `toa[ray
 
 import json
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -34,7 +33,7 @@ except ModuleNotFoundError as error:
     raise ImportError("pyarrow must be installed to read a folder of parquet files; install toa[files].") from error
 
 from toa._checks import check_at_least, check_choice
-from toa._files import check_writable, remove_partial, replacing
+from toa._files import check_writable, partial_name, remove_partial, replacing, target_of
 from toa._limits import peak_bytes
 from toa.data.files import checksum
 from toa.estimators import Forecaster
@@ -256,11 +255,13 @@ def _ids(source: Path, name: str, id: str | None) -> "Iterator[pd.Series[Any]]":
 def _finished(out: Path, source: Path, files: Sequence[str], work: Mapping[str, Any]) -> set[str]:
     """Files that an earlier call has forecast; raises ValueError for others, and removes what killed workers left."""
     known = set(files)
+    unfinished: dict[Path, set[str | None]] = {}
+    for name in files:
+        unfinished.setdefault((out / name).parent, set()).add(partial_name(Path(name).name))
     done = set()
     for file in sorted(file for file in out.rglob("*") if not file.is_dir()):
         name = str(file.relative_to(out))
-        unfinished = re.sub(r"\.[0-9a-f]{32}\.partial$", "", name)
-        if unfinished != name and unfinished in known:
+        if target_of(file) in unfinished.get(file.parent, ()):
             # another call may be writing it
             remove_partial(file)
             continue

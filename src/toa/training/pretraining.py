@@ -323,8 +323,8 @@ def train_piece(
 ) -> bool:
     """Train until the run is done, or this piece ends; return whether it is done.
 
-    A folder with a checkpoint is resumed. The finished model lies in the folder "model"; record.json has the settings,
-    throughput and loss curve of all pieces.
+    A folder with a checkpoint is resumed. The finished model lies in the folder "model", in bfloat16; record.json has
+    the settings, throughput and loss curve of all pieces.
 
     Args:
         seconds: The piece ends at the first entry of the loss curve after this time.
@@ -364,7 +364,7 @@ def train_piece(
     write_record(run, folder)
     done = run.state.step == run.config.steps
     if done:
-        run.result().save_pretrained(folder / MODEL_FOLDER)
+        run.result().save_pretrained(folder / MODEL_FOLDER, dtype=torch.bfloat16)
     return done
 
 
