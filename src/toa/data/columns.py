@@ -35,7 +35,7 @@ _IDS = re.compile(r"(.*[\W_])?id|(?:case|sample)(?:[\W_]?(?:id|number|no))?", re
 _SORTED = 4
 # fewest rows of a table whose equal steps are no chance
 _EQUAL = 10
-# an array with this many times more columns than rows, and at least so many columns, seems to be transposed
+# an array with this many times more columns than rows, and at least this number of them, seems to be transposed
 _WIDE = 5
 _LEAST_WIDE = 20
 # fewest equal rows at the end of a column that has ended

@@ -203,7 +203,7 @@ def write_frame(frame: pd.DataFrame, path: Path, *, keep_formulas: bool = False)
     """Write a table in the format of the file's ending, see `toa._files.check_ending`.
 
     Args:
-        keep_formulas: Whether text that a spreadsheet would execute is written to a text file as it is. Otherwise an
+        keep_formulas: Whether text that a spreadsheet would execute is written to a text file unchanged. Otherwise an
             apostrophe is put before it, as spreadsheets themselves mark text.
     """
     check_ending(path)
