@@ -12,9 +12,10 @@ import numpy as np
 
 from toa.data.panel import Panel
 from toa.estimators import Forecaster
+from toa.estimators.all_columns import ALL_COLUMNS, FittedAllColumns
 from toa.estimators.backtest import Backtest
 from toa.estimators.baselines import BASELINES
-from toa.estimators.column_pairs import pair_parts
+from toa.estimators.column_pairs import strongest_pairs
 from toa.estimators.fitted import FittedForecaster
 from toa.estimators.importance import blocks_of, name_lags
 from toa.estimators.lag_methods import history_rows
@@ -77,7 +78,7 @@ def forecast_page(
             *draw.bars("Weights of the methods.", list(forecaster.shown_weights().items())),
             *([draw.text(unused)] if unused else ()),
             *([] if forecaster.covariates else _lags(fitted, panel, forecaster.predict)),
-            *pair_parts(fitted),
+            *_pair_parts(fitted),
             *draw.network_parts(forecaster, panel),
         ],
     }
@@ -227,3 +228,20 @@ def _lags(fitted: FittedForecaster, panel: Panel, predict: Callable[[Panel], Any
         means = others.sum(1) / (len(fitted.columns) - 1)
         about = "Mean change of the forecasts of the other columns if a column is replaced by its mean."
         yield from draw.bars(about, zip(fitted.columns, means.tolist(), strict=False))
+
+
+def _pair_parts(fitted: FittedForecaster) -> Iterator[Part]:
+    """A paragraph and a table of the strongest pairs; nothing without the method that reads all columns."""
+    pairs = strongest_pairs(fitted)
+    method = fitted.panel_methods.get(ALL_COLUMNS)
+    if not pairs or not isinstance(method, FittedAllColumns):
+        return
+    weight = fitted.weights.get(ALL_COLUMNS, 0.0)
+    rows = method.ridge.component_rows
+    yield draw.text(
+        f"Which columns help which, by the method {ALL_COLUMNS} (weight {weight:.2f}): change of the forecast, mean "
+        f"over the steps, if the helping column is one standard deviation higher in the last {rows} rows and all "
+        "others stay. Both are in standard deviations of their column. Columns that move together share their effect."
+    )
+    table = [(column, helper, f"{effect:+.2f}") for column, helper, effect in pairs]
+    yield draw.table([("forecast of", "is helped by", "effect"), *table], "Strongest pairs of columns", left=2)
