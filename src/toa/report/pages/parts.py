@@ -222,7 +222,7 @@ def describe_data(
     listed = () if panel.backend is None or panel.steps else getattr(data, "column_names", getattr(data, "columns", ()))
     names = {str(name): name for name in listed}
     lines = [*_describe_times(panel, missing), *_describe_missing(panel, data, names, missing)]
-    used = {*columns, *used, panel.time_column}
+    used = {*columns, *used, panel.id_column, panel.time_column}
     unused = [name for name in (*names, *left_out) if name not in used]
     if unused:
         lines.append(f"Columns left out: {', '.join(unused)}.")
