@@ -329,7 +329,7 @@ def _draw(
         frame,
         forecasts,
         forecaster.columns_,
-        id=forecaster.id,
+        id=forecaster.id_,
         time=forecaster.time_,
         interval=forecaster.interval,
         baselines={"seasonal naive": naive},
@@ -361,10 +361,6 @@ def draw_table(
     from toa.data.columns import read_times
     from toa.report.figures import PANELS, draw_forecast
 
-<<<<<<< HEAD
-=======
-    id, time = forecaster.id_, forecaster.time_
->>>>>>> main
     if time in frame.columns:
         # dates in place of their text
         column = nw.from_native(frame[time], series_only=True)
