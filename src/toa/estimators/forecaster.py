@@ -52,7 +52,8 @@ class Forecaster(Estimator):
 
     A wide frame is one series with several columns. With `id`, the rows of each id are a series of any length. The
     forecast is a weighted mean of the network and of baselines: seasonal naive, drift, Theta, optimised Theta, damped
-    trend, linear models on lags and, up to 60 steps, boosted trees on lags. The weights, the same for all series, are
+    trend, linear models on lags, with five columns or more a linear model that reads all of them, and, up to 60 steps,
+    boosted trees on lags. The weights, the same for all series, are
     chosen by the errors from rolling origins at the end of each series, in rows that the methods have not seen. There,
     the last origin counts twice. Then all methods with a weight are fitted again to all rows. With effort="thorough"
     networks of further seeds are trained too: their mean takes the place of the network if its error at these origins
