@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -177,7 +178,7 @@ def test_the_pretrained_model_is_scored_without_a_fit_and_can_be_left_out(tmp_pa
         found = evaluate(config, "toa-zero-shot")
         assert found["metrics"]["mase"] > 0
         assert found["metrics"]["wql"] > 0
-        options = {"effort": "least", "backbone": "dlinear", "epochs": 1}
+        options: dict[str, Any] = {"effort": "least", "backbone": "dlinear", "epochs": 1}
         assert "pretrained" not in evaluate(config, "toa-without-pretrained", **options)["weights"]
         assert "pretrained" in FAMILIES
     finally:
