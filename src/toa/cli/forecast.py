@@ -316,18 +316,13 @@ def _weights(forecaster: "Forecaster") -> str:
 def _draw(
     forecaster: "Forecaster", frame: "pd.DataFrame", forecasts: "pd.DataFrame", naive: "pd.DataFrame", title: str
 ) -> tuple[Any, str]:
-    import narwhals as nw
-
-    from toa.data.columns import read_times
+    from toa.data.frames import times_by_row
     from toa.report.figures import PANELS, draw_forecast
 
     id, time = forecaster.id_, forecaster.time_
     if time in frame.columns:
         # dates in place of their text
-        column = nw.from_native(frame[time], series_only=True)
-        ids = None if id is None else frame[id]
-        how: Any = {"day_first": forecaster.day_first_, "time_zone": forecaster.time_zone, "freq": forecaster.freq_}
-        frame = frame.assign(**{str(time): read_times(column, ids, "data", **how)[0]})
+        frame = frame.assign(**{str(time): times_by_row(forecaster.read_fitted(frame))})
     figure, panels = draw_forecast(
         frame,
         forecasts,
