@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
+    from toa.data.panel import Panel
     from toa.estimators import Forecaster
     from toa.estimators.backtest import Backtest
 
@@ -66,6 +67,7 @@ def forecast(
     executor: str | None = None,
     workers: int | None = None,
     address: str | None = None,
+    zero_shot: Annotated[bool, typer.Option("--zero-shot")] = False,
 ) -> None:
     """Forecast the next rows of a table, with intervals and a figure.
 
@@ -77,6 +79,8 @@ def forecast(
     toa forecast load.csv --horizon 96 --test 0.2 --save load.toa
 
     toa forecast today.csv --model load.toa --out tomorrow.csv
+
+    toa forecast load.csv --horizon 96 --zero-shot
 
     toa forecast shops.csv --horizon 14 --id shop --time day --value sales --covariate promo --future plans.csv
 
@@ -125,7 +129,13 @@ def forecast(
         "executor": executor,
         "workers": workers,
         "address": address,
+        "zero_shot": zero_shot,
     }
+    if zero_shot:
+        from toa.cli.zero_shot import forecast_zero_shot
+
+        forecast_zero_shot(options)
+        return
     if model is None:
         options["interval"] = _INTERVAL if interval is None else interval or None
     if data.is_dir():
@@ -316,22 +326,37 @@ def _weights(forecaster: "Forecaster") -> str:
 def _draw(
     forecaster: "Forecaster", frame: "pd.DataFrame", forecasts: "pd.DataFrame", naive: "pd.DataFrame", title: str
 ) -> tuple[Any, str]:
+    return draw_table(
+        frame,
+        forecaster.read_fitted(frame),
+        forecasts,
+        forecaster.columns_,
+        interval=forecaster.interval,
+        baselines={"seasonal naive": naive},
+        title=title,
+    )
+
+
+def draw_table(
+    frame: "pd.DataFrame",
+    panel: "Panel",
+    forecasts: "pd.DataFrame",
+    columns: "Sequence[str]",
+    *,
+    interval: float | None,
+    baselines: "Mapping[str, pd.DataFrame]",
+    title: str,
+) -> tuple[Any, str]:
+    """The figure of a forecast, and what it leaves out; `panel` was read from the table `frame`."""
     from toa.data.frames import times_by_row
     from toa.report.figures import PANELS, draw_forecast
 
-    id, time = forecaster.id_, forecaster.time_
+    id, time = panel.id_column, panel.time_column
     if time in frame.columns:
         # dates in place of their text
-        frame = frame.assign(**{str(time): times_by_row(forecaster.read_fitted(frame))})
+        frame = frame.assign(**{str(time): times_by_row(panel)})
     figure, panels = draw_forecast(
-        frame,
-        forecasts,
-        forecaster.columns_,
-        title=title,
-        baselines={"seasonal naive": naive},
-        interval=forecaster.interval,
-        id=id,
-        time=time,
+        frame, forecasts, columns, title=title, baselines=baselines, interval=interval, id=id, time=time
     )
     return figure, f" ({PANELS} of {panels} series and columns)" if panels > PANELS else ""
 
