@@ -101,7 +101,7 @@ def is_argument_error_in_one_text(node: ast.AST) -> bool:
     if not isinstance(node, ast.Raise) or node.exc is None or not is_call_of(node.exc, "ValueError"):
         return False
     text = "".join(map(text_of, node.exc.args))
-    return " must " in text and ", got" in text.partition(" must ")[2]
+    return " must " in text and ", got " in text.partition(" must ")[2]
 
 
 RULES: dict[str, Rule] = {
