@@ -25,14 +25,13 @@ import torch
 from rich.console import Console
 
 from toa import ops
-from toa._checks import check_at_least, check_choice
+from toa._checks import ArgumentError, check_at_least, check_choice
 from toa._console import make_table
 from toa.data import Windows, mark_names
 from toa.experiments.records import Record
 from toa.nn import Attention
-from toa.training.base import TaskData
 from toa.training.distributed import numerics, resolve_device
-from toa.training.forecast import FORECASTING, ForecastRun
+from toa.training.forecast import FORECASTING, ForecastRun, ForecastWindows
 from toa.training.step import ShuffledBatches, free_workspaces
 from toa_bench.op_cost import OpCase, check_accuracy
 from toa_bench.peer import PeerSystem, check_peer, missing_packages
@@ -123,7 +122,7 @@ def random_batches(config: ForecastRun, channels: int, device: torch.device) -> 
 
 def objection_to(config: ForecastRun, channels: int, device: torch.device) -> str | None:
     """How the attention of a run is less accurate than the reference; None if it is not."""
-    model = FORECASTING.build(config, TaskData(channels=channels)).to(device)
+    model = FORECASTING.build(config, ForecastWindows(channels=channels)).to(device)
     # two-axis has others along time, before it
     *_, layer = (module for module in model.modules() if isinstance(module, Attention))
     case = OpCase(
@@ -267,7 +266,7 @@ def resolve_arguments(args: argparse.Namespace) -> dict[str, StepCase]:
     cases = chosen_cases(args)
     if any(case.backbone in PEER_BACKBONES for case in cases.values()):
         if args.peer is None:
-            raise ValueError("--peer must name a checkout of Time-Series-Library, got nothing.")
+            raise ArgumentError("--peer", "name a checkout of Time-Series-Library", "nothing")
         check_peer(args.peer)
     on_cuda = resolve_device(args.device).type == "cuda"
     for name, there, elsewhere in (("steps", 60, 5), ("rounds", 1, 5), ("warmup", 10, 1)):

@@ -35,10 +35,12 @@ def classify(
     time: str | None = None,
     values: list[str] | None = None,
     missing: str | None = None,
+    missing_values: Annotated[list[float] | None, typer.Option("--missing-values")] = None,
     day_first: Annotated[bool | None, typer.Option("--day-first/--month-first")] = None,
     time_zone: str | None = None,
     decimal: str | None = None,
     sheet: str | None = None,
+    keep_formulas: Annotated[bool, typer.Option("--keep-formulas")] = False,
     effort: str | None = None,
     time_limit: float | None = None,
     network_only: Annotated[bool, typer.Option("--network-only")] = False,
@@ -75,10 +77,12 @@ def classify(
         "time": time,
         "values": values,
         "missing": missing,
+        "missing_values": missing_values,
         "day_first": day_first,
         "time_zone": time_zone,
         "decimal": decimal,
         "sheet": sheet,
+        "keep_formulas": keep_formulas,
         "effort": effort,
         "time_limit": time_limit,
         "network_only": network_only,
@@ -148,6 +152,7 @@ def _read_cases(console: "Console", cases: Any, labels: Any, tested: Any, option
 
     reading: Any = {name: options[name] for name in ("id", "time", "label", "day_first", "time_zone")}
     reading |= {"values": options["values"] or None, "missing": options["missing"] or "error"}
+    reading["missing_values"] = options["missing_values"] or None
     reader = Classifier(**reading)
     panel = reader.read(cases)
     console.print(_describe(panel, options["data"].name), soft_wrap=True)
@@ -184,14 +189,14 @@ def _warn_of_single(labels: Any) -> None:
 
 def _print_validation(console: "Console", classifier: "Classifier") -> None:
     """Cross-validated accuracies of the members and the baselines, with the weights."""
-    from toa.estimators.pages import interval_text
+    from toa.estimators.fitted_classifier import interval_text
 
     accuracy = classifier.validation_
     network = classifier.architecture_["backbone"] or f"no network ({classifier.no_network_})"
     shown = "not cross-validated: too few cases"
     if accuracy is not None:
         shown = f"cross-validated accuracy {accuracy:.3f}"
-    if interval := interval_text(classifier):
+    if interval := interval_text(classifier.fitted_):
         shown += f" ({interval})"
     console.print(f"{len(classifier.classes_)} classes, {network}, {shown}.")
     if classifier.stack_ is None:

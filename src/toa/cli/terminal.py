@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from toa._checks import Argument, ArgumentError, ArgumentWarning
+from toa._checks import Argument, ArgumentError, ArgumentWarning, MissingFileError
 from toa._console import is_first, make_console, show_controls
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ T = TypeVar("T", bound="Estimator")
 # help of the options, by command; "options" has those of several commands
 HELP: dict[str, dict[str, str]] = {"options": {}}
 # arguments of Python whose option has another name
-OPTION_NAMES = {"X": "data", "test_size": "test"}
+OPTION_NAMES = {"X": "data", "model": "method", "test_size": "test"}
 # arguments that `toa run` sets with --set
 SETTINGS = ("allow_constant", "fill", "split")
 # names that a help text may use in braces, each with the registry or the function that lists the choices
@@ -94,9 +94,6 @@ def shown_as(argument: str, name: str) -> Iterator[None]:
         yield
     except ArgumentError as error:
         raise error.rename(argument, name) from None
-    except ValueError as error:
-        # errors that have no parts yet
-        raise ValueError(re.sub(rf"(?:^|(?<= of )){argument}(?= must)", name, str(error))) from None
 
 
 def with_options(message: Exception | str, params: Sequence[Any]) -> str:
@@ -104,9 +101,9 @@ def with_options(message: Exception | str, params: Sequence[Any]) -> str:
     option_of = partial(find_option, params)
     if isinstance(message, ArgumentError):
         return message.show(option_of)
-    if isinstance(message, ArgumentWarning):
+    if isinstance(message, ArgumentWarning | MissingFileError):
         return message.phrase.show(option_of)
-    return in_shell_words(str(message), params)
+    return str(message)
 
 
 def find_option(params: Sequence[Any], argument: Argument) -> str | None:
@@ -122,7 +119,7 @@ def find_option(params: Sequence[Any], argument: Argument) -> str | None:
         return None
     param = by_name[name]
     if not param.opts[0].startswith("-"):
-        return str(param.name).upper()
+        return str(param.name).upper() if argument.value is None else None
     if argument.value is False:
         return param.secondary_opts[0] if param.secondary_opts else None
     flag = str(param.opts[0])
@@ -152,25 +149,6 @@ class _Output:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, self._stream.fileno())
             os.close(nothing)
-
-
-def in_shell_words(message: str, params: Sequence[Any]) -> str:
-    """Replace arguments of Python in a message by the options of a command: missing='ffill' by --missing ffill."""
-    # remedies that the commands do not have
-    message = re.sub(r"raise validation_share, or |, or fit with length=\d+", "", message)
-    message = re.sub(r"(missing=)?'(ffill|interpolate|zero)'", r"--missing \2", message)
-    message = message.replace("day_first=True", "--day-first").replace("day_first=False", "--month-first")
-    message = re.sub(r"decimal='\.'\.?", "--decimal .", message.replace("decimal=','", "--decimal ,"))
-    # names of a classifier's arguments
-    message = re.sub(r"^y(?= must)", "the labels", re.sub(r"(?:^|(?<= of ))X(?= must)", "DATA", message))
-    before = r"(?:^|(?<= with )|(?<= give )|(?<= another )|(?<= shorten )|(?<= or )|(?<= \+ )|(?<= least ))"
-    for param in params:
-        option = param.opts[0] if param.opts[0].startswith("-") else param.name.upper()
-        # not in paths, whose folders may be named id=7
-        message = re.sub(rf"(?<![\w/-]){param.name}=('?)([^\s'=,;/]+)\1(?=[\s',;)]|$)", rf"{option} \2", message)
-        message = re.sub(rf"{before}{param.name}(\[\d+\])?(?= must | or | \+ | = |[,.;])", option, message)
-    # the option of other commands
-    return message.replace(", or give freq.", ".")
 
 
 def list_choices(name: str) -> list[str]:
@@ -286,11 +264,12 @@ def read_data(path: Path, options: Mapping[str, Any] | None = None, *, label: bo
     from pandas.api.types import is_integer_dtype
 
     from toa.data.formats import read_frame
+    from toa.data.layouts import LAYOUTS
 
     chosen = dict(options or {})
     fitted_ids = None
     if chosen.get("model") is not None:
-        from toa.estimators.base import load_file
+        from toa.estimators.files import load_file
 
         facts: Any = {}
         with suppress(FileNotFoundError, ValueError):
@@ -299,7 +278,11 @@ def read_data(path: Path, options: Mapping[str, Any] | None = None, *, label: bo
         parameters, results = facts.get("parameters"), facts.get("fitted")
         chosen |= {name: parameters.get(name) if isinstance(parameters, dict) else None for name in ("id", "label")}
         fitted_ids = results.get("ids") if isinstance(results, dict) else None
+        if chosen["id"] is None and isinstance(results, dict):
+            # the id column that the names of other libraries told
+            chosen["id"] = results.get("id")
     names = [chosen.get(name) for name in ("id", *(["label"] if label else []))]
+    names += [layout.id for layout in LAYOUTS]
     # another file of the command may be the workbook
     data = chosen.get("data")
     sheet = chosen.get("sheet") if path == data or path.suffix.lower() in (".xlsx", ".xlsm") else None
@@ -348,7 +331,8 @@ def fitted(
     arguments = {name: value for name, value in chosen.items() if value is not unset[name] and value not in (None, [])}
     if model is not None:
         # how to read this table, not the one of fit
-        dates = {name: arguments.pop(name) for name in ("day_first", "time_zone", "missing") if name in arguments}
+        names = ("day_first", "time_zone", "missing", "missing_values")
+        dates = {name: arguments.pop(name) for name in names if name in arguments}
         for name in (*arguments, *(name for name in ("network_only", "method") if options.get(name))):
             raise ValueError(f"--{name.replace('_', '-')} goes with training, got it beside --model; leave it out.")
         estimator = kind.load(model, device=None if device == "auto" else device).set_params(**dates)
@@ -386,7 +370,8 @@ def without_extra_columns(frame: "pd.DataFrame", estimator: Any, *used: str | No
     if estimator.values is not None or not any(name in frame for name in estimator.columns_):
         # it was fitted with the names of its columns and reads no others; or reading names those that are missing
         return frame
-    needed = {*estimator.columns_, estimator.id, estimator.time, getattr(estimator, "time_", None), *used}
+    roles = (estimator.id, getattr(estimator, "id_", None), estimator.time, getattr(estimator, "time_", None))
+    needed = {*estimator.columns_, *roles, *used}
     extra = [name for name in frame if name not in needed and pd.api.types.is_numeric_dtype(frame[name])]
     if extra:
         typer.echo(f"not used, because the model has no such column: {show_controls(', '.join(map(str, extra)))}")
@@ -418,7 +403,8 @@ def write_results(
     console = make_console()
     for option, table in tables.items():
         label = "table:" if option == "out" else f"{option}:"
-        console.print(f"{label:<8} {write_frame(table, options[option])}", soft_wrap=True)
+        path = write_frame(table, options[option], keep_formulas=options["keep_formulas"])
+        console.print(f"{label:<8} {path}", soft_wrap=True)
     figure, more = draw()
     console.print(f"picture: {save_figure(figure, options['picture'])}{more}", soft_wrap=True)
     if options["page"] is not None:

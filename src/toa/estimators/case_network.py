@@ -8,7 +8,6 @@ Alphabet: n cases, L longest length, l length of a case, C channels, K classes, 
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from toa._checks import check_finite
 from toa.data.classification import Cases, pad_cases
 from toa.data.panel import Values
 from toa.estimators import sizes
-from toa.estimators.base import attention_spec
+from toa.estimators.architecture import attention_spec, train_task
 from toa.estimators.classifier_settings import CaseNetworkSpec, CaseSchema
 from toa.estimators.importance import Importance, in_float64, integrated_gradients
 from toa.estimators.members import CaseTraining, ScaledCases, ValidatedMember
@@ -34,9 +33,9 @@ from toa.estimators.probabilities import (
     softmax,
     stratified_folds,
 )
-from toa.training.base import TASKS, TaskData
-from toa.training.classify import classify, validation_logits
-from toa.training.distributed import make_fabric, resolve_device
+from toa.training.base import TASKS
+from toa.training.classify import TrainingCases, classify, validation_logits
+from toa.training.distributed import resolve_device
 from toa.training.loop import TrainingStopped
 from toa.training.optimization import TrainingConfig
 
@@ -215,33 +214,29 @@ def _repeated(probabilities: Probabilities, folds: Folds) -> HeldOut:
 
 
 def _train(
-    spec: CaseNetworkSpec, architecture: Mapping[str, Any], schedule: Mapping[str, Any], data: TaskData
+    spec: CaseNetworkSpec, architecture: Mapping[str, Any], schedule: Mapping[str, Any], data: TrainingCases
 ) -> tuple[nn.Module, TrainingStopped | None]:
     """Train without changing the global random state; with the best weights, a signal that ended it is returned."""
     config = _config(spec, architecture, epochs=schedule["epochs"], batch_size=schedule["batch_size"])
-    if spec.progress:
-        from toa._console import show_epochs
     try:
-        with show_epochs(_TITLE) if spec.progress else nullcontext() as observe:
-            model, *_ = _TASK.fit(config, data, make_fabric(spec.device), key=_TITLE, observe=observe)
+        model, _ = train_task(_TASK, config, data, device=spec.device, progress=spec.progress, title=_TITLE)
     except TrainingStopped as stopped:
         if stopped.model is None:
             raise
         return stopped.model.eval(), stopped
-    return model.eval(), None
+    return model, None
 
 
 def _task_data(
     schema: CaseSchema, architecture: Mapping[str, Any], models: int, train: Cases | None = None
-) -> TaskData:
+) -> TrainingCases:
     """The cases, with the sizes that the model depends on."""
     patch = patch_of(architecture)
-    return TaskData(
+    return TrainingCases(
         channels=len(schema.columns) * patch,
         train=train,
         length=-(-schema.length // patch),
-        # any sequence: its length counts
-        classes=schema.classes,  # type: ignore[arg-type]
+        classes=schema.classes,
         folds=torch.from_numpy(np.arange(models)) if models else None,
     )
 

@@ -16,12 +16,13 @@ import pandas as pd
 from sklearn.base import ClassifierMixin
 from torch import Tensor, nn
 
-from toa._checks import check_at_least
-from toa.data.columns import warn_of_misread
+from toa._checks import ArgumentError, check_at_least
+from toa.data.columns import warn_of_misread, warn_of_single_cases
 from toa.data.frames import check_frequency, check_results, read_cases, to_native
 from toa.data.frequency import Frequency
 from toa.data.panel import Panel
-from toa.estimators.base import NETWORK, Estimator
+from toa.estimators.architecture import NETWORK
+from toa.estimators.base import Estimator
 from toa.estimators.classifier_files import classifier_state, restore_classifier
 from toa.estimators.classifier_fitting import fit_classifier, prepare_fit
 from toa.estimators.classifier_settings import CaseNetworkSpec, CaseSchema, ClassifierSettings
@@ -29,7 +30,6 @@ from toa.estimators.effort import Ceiling
 from toa.estimators.fitted_classifier import FittedClassifier, has_order, select_channels
 from toa.estimators.importance import Importance
 from toa.estimators.labels import class_codes, labels_by_row
-from toa.estimators.pages import cases_page
 from toa.estimators.probabilities import Codes, Probabilities
 from toa.estimators.stack import Stack
 from toa.training.base import check_sample
@@ -82,7 +82,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         time: In a frame, the column of times or steps.
         values: In a frame, the channels; None for all other columns.
         label: In a frame, the column of classes.
-        missing, day_first, time_zone, device, progress: As in `toa.Forecaster`.
+        missing, missing_values, day_first, time_zone, device, progress: As in `toa.Forecaster`.
         seed: Seed of the kernels, folds, weights, batches, dropout and SOR.
 
     Attributes:
@@ -104,7 +104,6 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     """
 
     _kind = "classifier"
-    page = cases_page
     _facts = ("length_", "validation_", "architecture_")
     _counts = ("length",)
 
@@ -191,6 +190,30 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         panel = self._read_case(data, index or 0)
         return self.fitted_.require_network().explain(self.fitted_.scale(panel))
 
+    def page(
+        self,
+        path: str | Path,
+        X: Any,
+        y: Any = None,
+        *,
+        title: str = "Classes",
+        command: str = "",
+        left_out: Sequence[str] = (),
+    ) -> Path:
+        """Write one HTML file: the confusion matrix with the cases behind it, the methods, the model.
+
+        Args:
+            path: File to write.
+            X: Cases as for `predict`, not those of `fit`, whose classes are known.
+            y: One label per case; None takes those of the frame, and without them all cases are listed.
+            title, command, left_out: As in `toa.Forecaster.page`.
+        """
+        self._check_fitted("shown on a page")
+        # loaded on use: pages build on the estimators
+        from toa.report import page
+
+        return page(self, path, X, y, title=title, command=command, left_out=left_out)
+
     def settings_of_fit(self) -> ClassifierSettings:
         """The parameters that the stages of a fit take."""
         network = CaseNetworkSpec(
@@ -259,7 +282,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         self.fitted_ = restore_classifier(tensors, facts, self.settings_of_fit().network, where)
 
     @property
-    def model_(self) -> nn.Module:  # type: ignore[override]
+    def model_(self) -> nn.Module:
         """The trained network."""
         return nn.Identity() if self.fitted_.network is None else self.fitted_.network.model
 
@@ -319,12 +342,12 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return self.fitted_.weights
 
     @property
-    def architecture_(self) -> dict[str, Any]:  # type: ignore[override]
+    def architecture_(self) -> dict[str, Any]:
         """Backbone, settings and steps per token of the network."""
         return dict(self.fitted_.architecture)
 
     @property
-    def validation_(self) -> float | None:  # type: ignore[override]
+    def validation_(self) -> float | None:
         """Cross-validated accuracy; None without any held-out case."""
         return self.fitted_.validation
 
@@ -344,7 +367,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return self.fitted_.no_network
 
     @property
-    def truncated_(self) -> tuple[str, ...]:  # type: ignore[override]
+    def truncated_(self) -> tuple[str, ...]:
         """Members that `time_limit` left out."""
         return self.fitted_.truncated
 
@@ -354,12 +377,15 @@ def _read_classes(panel: Panel, y: Any, cases: Any) -> tuple[np.ndarray, Codes]:
     labels = _labels(panel, y, cases)
     classes, codes = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
-        raise ValueError(f"y must have at least two classes, got 1 class, {classes.tolist()[0]!r}; add more.")
+        raise ArgumentError("y", "have at least two classes", f"1 class, {classes.tolist()[0]!r}", "add more")
     if len(classes) == len(labels) > 2:
-        raise ValueError(
-            f"y must have a class with at least two cases, got {len(labels)} cases of as many classes; is it "
-            "continuous, a number to predict?"
+        raise ArgumentError(
+            "y",
+            "have a class with at least two cases",
+            f"{len(labels)} cases of as many classes",
+            "is it continuous, a number to predict?",
         )
+    warn_of_single_cases(classes.tolist(), np.bincount(codes).tolist())
     return classes, codes
 
 
@@ -367,9 +393,10 @@ def _labels(panel: Panel, y: Any, cases: Any) -> np.ndarray:
     """Labels of all cases, from y or the frame `cases`."""
     labels = panel.labels if y is None else panel.with_labels(labels_by_row(y, cases)).labels
     if labels is None:
-        raise ValueError(
-            "y must be given, or label must name the column of the frame with the classes, got y=None: the classifier "
-            "requires y to be passed, but the target y is None."
+        raise ArgumentError(
+            "y",
+            "be given, or label must name the column of the frame with the classes",
+            "y=None: the classifier requires y to be passed, but the target y is None",
         )
     return labels
 

@@ -6,7 +6,7 @@ and the functions of `toa.estimators.fitted_detector` and `toa.estimators.stream
 Alphabet: L window length, C channels, T rows, S series.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,11 @@ from toa.data.panel import Id, MissingValuesError, Panel
 from toa.data.splits import StandardScaler
 from toa.estimators import fitted_detector as results
 from toa.estimators.alarms import AlarmRule, flags_f1
-from toa.estimators.base import NETWORK, Estimator
+from toa.estimators.architecture import NETWORK
+from toa.estimators.base import Estimator
 from toa.estimators.combination import Combination
 from toa.estimators.detection_fitting import fit_detector
 from toa.estimators.detector_files import detector_state, restore_detector, try_detector
-from toa.estimators.detector_page import events_page
 from toa.estimators.detector_score import MEAN
 from toa.estimators.detector_settings import COMBINED, DetectorSettings
 from toa.estimators.effort import Ceiling
@@ -87,7 +87,7 @@ class AnomalyDetector(Estimator):
         patience: Epochs without a better validation loss before training stops.
         validation_share: Share held out at the end of each series, to select the epoch and to compare the methods.
         values: Columns to read; None for all others.
-        id, time, freq, missing, day_first, time_zone, seed, device, progress: As in `toa.Forecaster`.
+        id, time, freq, missing, missing_values, day_first, time_zone, seed, device, progress: As in `toa.Forecaster`.
 
     Attributes:
         model_: The trained network; an identity if there is none.
@@ -115,8 +115,6 @@ class AnomalyDetector(Estimator):
     alarms_per_day: float | None = None
     min_length: int = 1
     cool_down: int = 0
-
-    page = events_page
 
     def fit(self, data: Any, y: Any = None) -> "AnomalyDetector":
         """Fit the methods and set the thresholds. A fit that is stopped, or raises, leaves the detector as it was.
@@ -252,6 +250,30 @@ class AnomalyDetector(Estimator):
         when = "" if panel.times is None else f" that ends at {panel.times[which][stop - 1]}"
         return explain_reconstruction(network, series[which][stop - window : stop], self.columns_, self.freq_, when)
 
+    def page(
+        self,
+        path: str | Path,
+        data: Any,
+        y: Any = None,
+        *,
+        title: str = "Events",
+        command: str = "",
+        left_out: Sequence[str] = (),
+    ) -> Path:
+        """Write one HTML file: score and channels with the events, their channels, the methods, the model.
+
+        Args:
+            path: File to write.
+            data: Rows as for `predict`.
+            y: For each row whether it is known to be an anomaly, in the order of the table.
+            title, command, left_out: As in `toa.Forecaster.page`.
+        """
+        self._check_fitted("shown on a page")
+        # loaded on use: pages build on the estimators
+        from toa.report import page
+
+        return page(self, path, data, y, title=title, command=command, left_out=left_out)
+
     def read(self, data: Any) -> Panel:
         """The panel of a table as `fit` reads it; the detector need not be fitted."""
         return self._read(data, day_first=self.day_first)
@@ -330,8 +352,6 @@ class AnomalyDetector(Estimator):
         self._check_parameters()
         self.fitted_ = restore_detector(tensors, facts, self.settings_of_fit(), where)
         self.reset_stream()
-
-    def _try(self) -> None:
         try_detector(self.fitted_, self.settings_of_fit())
 
     @property
@@ -341,7 +361,7 @@ class AnomalyDetector(Estimator):
         return self.fitted_.score.weights
 
     @property
-    def model_(self) -> nn.Module:  # type: ignore[override]
+    def model_(self) -> nn.Module:
         """The trained network; an identity if there is none."""
         return nn.Identity() if self.fitted_.network is None else self.fitted_.network.model
 
@@ -376,12 +396,12 @@ class AnomalyDetector(Estimator):
         return self.fitted_.day_first
 
     @property
-    def architecture_(self) -> dict[str, Any]:  # type: ignore[override]
+    def architecture_(self) -> dict[str, Any]:
         """Backbone, attention and settings."""
         return dict(self.fitted_.architecture)
 
     @property
-    def validation_(self) -> float | None:  # type: ignore[override]
+    def validation_(self) -> float | None:
         """Mean squared error of the held-out rows; None without a network."""
         return None if self.fitted_.network is None else self.fitted_.network.validation
 
@@ -406,6 +426,6 @@ class AnomalyDetector(Estimator):
         return self.fitted_.score.combination
 
     @property
-    def truncated_(self) -> tuple[str, ...]:  # type: ignore[override]
+    def truncated_(self) -> tuple[str, ...]:
         """Methods that `time_limit` left out."""
         return self.fitted_.truncated

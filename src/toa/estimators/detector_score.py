@@ -11,7 +11,7 @@ Alphabet: T rows, C channels.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from toa.estimators.base import NETWORK
+from toa.estimators.architecture import NETWORK
 from toa.estimators.combination import Combination
 from toa.estimators.reconstruction import FittedReconstruction
 from toa.estimators.scoring import Baseline, Rows, Score, Scorer, Series, window_mean

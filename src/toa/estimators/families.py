@@ -1,9 +1,11 @@
 """The methods that a forecaster chooses from: one line per family."""
 
 from toa._registry import Registry
+from toa.estimators.all_columns import AllColumns
 from toa.estimators.lag_methods import Baselines, LinearModels, Trees
 from toa.estimators.methods import Family, Method
 from toa.estimators.network_method import Networks
+from toa.estimators.pretrained_method import Pretrained
 from toa.estimators.regressions import Regressions
 from toa.estimators.settings import ForecastSettings
 
@@ -11,7 +13,9 @@ FAMILIES: Registry[Family] = Registry("family of methods")
 FAMILIES.register("baselines")(Baselines())
 FAMILIES.register("linear")(LinearModels())
 FAMILIES.register("trees")(Trees())
+FAMILIES.register("columns")(AllColumns())
 FAMILIES.register("covariates")(Regressions())
+FAMILIES.register("pretrained")(Pretrained())
 FAMILIES.register("network")(Networks())
 
 

@@ -16,21 +16,20 @@ import numpy as np
 from sklearn.base import clone
 from torch import Tensor, nn
 
-import toa
-from toa._checks import check_choice, check_count
-from toa.data.columns import warn_of_late_columns
+from toa._checks import Argument, ArgumentError, Phrase, check_choice, check_count
+from toa.data.columns import warn_of_ended_columns, warn_of_late_columns
 from toa.data.frames import check_results, forecast_names, match_panel, read_panel
 from toa.data.frequency import Frequency
 from toa.data.panel import Id, Panel
+from toa.estimators.architecture import NETWORK
 from toa.estimators.backtest import Backtest, backtest_windows, first_tested, forecast_with_refits, measure
-from toa.estimators.base import NETWORK, Estimator
+from toa.estimators.base import Estimator
 from toa.estimators.baselines import BASELINES
 from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Ceiling
 from toa.estimators.fitted import FittedForecaster, example_inputs, predict, predict_baseline
 from toa.estimators.fitting import fit_forecaster
 from toa.estimators.forecast_files import forecaster_state, restore_forecaster
-from toa.estimators.forecast_page import forecast_page
 from toa.estimators.importance import Importance, sample_rows
 from toa.estimators.intervals import Choice
 from toa.estimators.network_importance import explain_network
@@ -51,7 +50,8 @@ class Forecaster(Estimator):
 
     A wide frame is one series with several columns. With `id`, the rows of each id are a series of any length. The
     forecast is a weighted mean of the network and of baselines: seasonal naive, drift, Theta, optimised Theta, damped
-    trend, linear models on lags and, up to 60 steps, boosted trees on lags. The weights, the same for all series, are
+    trend, linear models on lags, with five columns or more a linear model that reads all of them, and, up to 60 steps,
+    boosted trees on lags. The weights, the same for all series, are
     chosen by the errors from rolling origins at the end of each series, in rows that the methods have not seen. There,
     the last origin counts twice. Then all methods with a weight are fitted again to all rows. With effort="thorough"
     networks of further seeds are trained too: their mean takes the place of the network if its error at these origins
@@ -94,11 +94,14 @@ class Forecaster(Estimator):
             which the rate rises.
         validation_share: Share of each series held out at its end, at least one horizon, or four for "toa" with an
             interval.
-        id: Id column of a frame with several series.
+        id: Id column of a frame with several series. None takes `unique_id` with `ds`, and `item_id` with `timestamp`,
+            as other libraries name them, and then forecasts `y` or `target`.
         time: Time column; None finds it.
         values: Columns to forecast; None for all others.
         freq: Frequency of the times; None infers it.
         missing: Missing values and rows: "error", "ffill", "interpolate" or "zero". Columns may begin late.
+        missing_values: Numbers that mean a missing value, such as [-9999]; None takes none, and warns of numbers that
+            look like such codes.
         day_first: Whether the day comes first in dates such as 01/02/2015; None finds it.
         time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them as they are.
         seed: Seed of weights, batches, dropout and SOR.
@@ -113,6 +116,7 @@ class Forecaster(Estimator):
         columns_: Names of the forecast columns.
         ids_: Ids of the series; (None,) without ids.
         freq_: Frequency of the times.
+        id_: Name of the id column.
         time_: Name of the time column.
         architecture_: Backbone, attention and settings.
         schedule_: Batch size, steps per epoch, maximum number of epochs and the factor of the operators' rate.
@@ -149,8 +153,6 @@ class Forecaster(Estimator):
     freq: str | int | None = None
     seeds: int | None = None
 
-    page = forecast_page
-
     def fit(self, data: Any, y: Any = None) -> "Forecaster":
         """Train on data. A fit that is stopped, or raises, leaves the forecaster as it was.
 
@@ -165,11 +167,12 @@ class Forecaster(Estimator):
         panel = self.read(data)
         columns = tuple(column for column in panel.columns if column not in self.inputs)
         if not columns:
-            raise ValueError("data must have a column to forecast, got only covariates; name fewer covariates.")
+            raise ArgumentError("data", "have a column to forecast", "only covariates", "name fewer covariates")
         names = forecast_names(columns, self.quantiles, self.interval is not None)
         check_results(panel, names if panel.time_column else ["step", *names])
         if panel.begins is not None:
             warn_of_late_columns(panel, alone=self.model == NETWORK)
+        warn_of_ended_columns(panel, columns)
         ceiling = Ceiling(self.time_limit)
         self.fitted_: FittedForecaster = fit_forecaster(panel, columns, self.settings_of_fit(), ceiling)
         ceiling.warn(stacklevel=3)
@@ -238,6 +241,46 @@ class Forecaster(Estimator):
         check_forecast(prediction, fitted.columns)
         return measure(fitted, prediction, panel, places)
 
+    def page(
+        self,
+        path: str | Path,
+        data: Any,
+        *,
+        future: Any = None,
+        horizon: int | None = None,
+        tested: Backtest | None = None,
+        title: str = "Forecast",
+        command: str = "",
+        left_out: Sequence[str] = (),
+    ) -> Path:
+        """Write one HTML file: series with forecast and baselines, errors, what the forecast depends on, the model.
+
+        Args:
+            path: File to write.
+            data: Rows to forecast after, as for `predict`.
+            future: Covariates of the forecast steps, as for `predict`.
+            horizon: Number of steps; None for all.
+            tested: Result of `backtest` to show; None shows the errors at the rolling origins of `fit`.
+            title: Title of the page.
+            command: What repeats the page; by default Python code.
+            left_out: Columns of the table that were removed from data.
+        """
+        self._check_fitted("shown on a page")
+        # loaded on use: pages build on the estimators
+        from toa.report import page
+
+        return page(
+            self,
+            path,
+            data,
+            future=future,
+            horizon=horizon,
+            tested=tested,
+            title=title,
+            command=command,
+            left_out=left_out,
+        )
+
     def export(self, path: str | Path) -> None:
         """Write the model as an ONNX file that maps rows to forecasts in the units of the data.
 
@@ -250,18 +293,22 @@ class Forecaster(Estimator):
         fitted = self.fitted_
         if set(fitted.weights) != {NETWORK}:
             parts = ", ".join(f"{name} {weight:.2f}" for name, weight in fitted.weights.items())
-            raise ValueError(f"an exported forecaster must be the network alone, got {parts}; fit with model='toa'.")
+            raise ArgumentError(
+                "an exported forecaster", "be the network alone", parts, Phrase("fit with ", Argument("model", "toa"))
+            )
         network = fitted.require_network()
         model = network.add_units(copy.deepcopy(network.model).cpu())
         # loaded on use: `toa.integrations` builds on the estimators
-        toa.integrations.export_onnx(model, path, example_inputs(network), output=model.outputs)
+        from toa.integrations import export_onnx
+
+        export_onnx(model, path, example_inputs(network), output=model.outputs)
 
     def run_sample(self, data: Any, index: int = 0) -> None:
         """Forecast one window of a pandas frame, see `Estimator.run_sample`."""
         self._check_has_network()
         lookback = self.fitted_.inputs.lookback
         # the covariates of the forecast steps come from the window
-        panel = self.read_fitted(sample_rows(data, self.id, index, lookback + self.fitted_.horizon))
+        panel = self.read_fitted(sample_rows(data, self.id_, index, lookback + self.fitted_.horizon))
         self.fitted_.require_network().predict(panel, [(0, lookback)])
 
     def explain(self, data: Any, index: int | None = None) -> Importance:
@@ -272,12 +319,12 @@ class Forecaster(Estimator):
         self._check_has_network()
         fitted = self.fitted_
         inputs, horizon = fitted.inputs, fitted.horizon
-        rows = data if index is None else sample_rows(data, self.id, index, inputs.lookback + horizon)
+        rows = data if index is None else sample_rows(data, self.id_, index, inputs.lookback + horizon)
         panel = self.read_fitted(rows)
         network = fitted.with_new_series(panel, panel.lengths).require_network()
         ahead = horizon if index is not None or inputs.covariates.count else 0
         if panel.lengths[0] <= ahead:
-            raise ValueError(f"{panel.label(0)} must have more than {ahead} rows, got {panel.lengths[0]}; add rows.")
+            raise ArgumentError(panel.label(0), f"have more than {ahead} rows", panel.lengths[0], "add rows")
         return explain_network(network, panel, panel.lengths[0] - ahead, fitted.freq)
 
     def check_future(self, data: Any, future: Any) -> None:
@@ -364,28 +411,32 @@ class Forecaster(Estimator):
         fitted = self.fitted_
         steps, whole = fitted.horizon if horizon is None else horizon, horizon is None or hasattr(horizon, "__index__")
         if not whole or not 1 <= steps <= fitted.horizon:
-            remedy = f"; fit with horizon={steps}" if whole and steps > 0 else ""
-            raise ValueError(f"horizon must be from 1 to {fitted.horizon}, the horizon of fit, got {steps!r}{remedy}.")
+            remedies = [Phrase("fit with ", Argument("horizon", steps))] if whole and steps > 0 else []
+            raise ArgumentError("horizon", f"be from 1 to {fitted.horizon}, the horizon of fit", repr(steps), *remedies)
         if data is None and fitted.tail is None:
-            raise ValueError(
-                "data must be given to a forecaster that was loaded, because files hold no rows, got None; pass the "
-                f"last {fitted.rows_read} rows of each series."
+            raise ArgumentError(
+                "data",
+                "be given to a forecaster that was loaded, because files hold no rows",
+                "None",
+                f"pass the last {fitted.rows_read} rows of each series",
             )
         panel = fitted.tail if data is None else self.read_fitted(data)
         assert panel is not None
         if fitted.choice is None and self.lookback is not None:
             lookback = fitted.inputs.lookback
-            remedy = "pass more rows, or fit with a shorter lookback"
-            panel.check_rows(lookback, f"lookback={lookback} rows", remedy)
+            what = Phrase(Argument("lookback", lookback), " rows")
+            remedy = Phrase("fit with a shorter ", Argument("lookback"))
+            panel.check_rows(lookback, what, "pass more rows", remedy)
         return panel, steps
 
     def _read(self, data: Any, freq: Frequency | None, categories: Mapping[str, Any], day_first: bool | None) -> Panel:
         values = None if self.values is None else [*self.values, *self.inputs]
         options = self._table | {"day_first": day_first}
-        panel = read_panel(data, values=values, freq=freq, late_columns=True, categories=categories, **options)
+        options |= {"freq": freq, "late_columns": True, "categories": categories, "beside_target": self.inputs}
+        panel = read_panel(data, values=values, **options)
         for name in self.inputs if panel.backend is not None else ():
             if name not in panel.columns:
-                raise ValueError(f"data must have the covariate {name!r}, got {', '.join(map(repr, panel.columns))}.")
+                raise ArgumentError("data", f"have the covariate {name!r}", ", ".join(map(repr, panel.columns)))
         return panel
 
     def _check_parameters(self) -> None:
@@ -394,17 +445,17 @@ class Forecaster(Estimator):
         for name in ("covariates", "past_covariates", "static"):
             columns = getattr(self, name)
             if not isinstance(columns, Sequence) or isinstance(columns, str):
-                raise ValueError(f"{name} must be a list of columns, got {columns!r}.")
+                raise ArgumentError(name, "be a list of columns", repr(columns))
         shares = {"validation_share": self.validation_share}
         shares |= {} if self.interval is None else {"interval": self.interval}
         if not isinstance(self.quantiles, list | tuple | np.ndarray):
-            raise ValueError(
-                f"quantiles must be a list of levels in (0, 1), got {self.quantiles!r}; such as [0.1, 0.9]."
+            raise ArgumentError(
+                "quantiles", "be a list of levels in (0, 1)", repr(self.quantiles), "such as [0.1, 0.9]"
             )
         shares |= {f"quantiles[{index}]": level for index, level in enumerate(self.quantiles)}
         for name, share in shares.items():
             if not hasattr(share, "__float__") or not 0.0 < share < 1.0:
-                raise ValueError(f"{name} must lie in (0, 1), got {share!r}.")
+                raise ArgumentError(name, "lie in (0, 1)", repr(share))
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return forecaster_state(self.fitted_)
@@ -416,7 +467,7 @@ class Forecaster(Estimator):
         self.fitted_ = restore_forecaster(tensors, facts, self.settings_of_fit(), where)
 
     @property
-    def model_(self) -> nn.Module:  # type: ignore[override]
+    def model_(self) -> nn.Module:
         """The trained model, on standardised values."""
         return nn.Identity() if self.fitted_.network is None else self.fitted_.network.model
 
@@ -441,6 +492,12 @@ class Forecaster(Estimator):
         return self.fitted_.freq
 
     @property
+    def id_(self) -> str | None:
+        """Name of the id column."""
+        # older files do not have it
+        return self.id if self.fitted_.id_column is None else self.fitted_.id_column
+
+    @property
     def time_(self) -> str | None:
         """Name of the time column."""
         return self.fitted_.time_column
@@ -451,7 +508,7 @@ class Forecaster(Estimator):
         return self.fitted_.day_first
 
     @property
-    def architecture_(self) -> dict[str, Any]:  # type: ignore[override]
+    def architecture_(self) -> dict[str, Any]:
         """Backbone, attention and settings."""
         return dict(self.fitted_.architecture)
 
@@ -466,7 +523,7 @@ class Forecaster(Estimator):
         return () if self.fitted_.network is None else self.fitted_.network.seeds
 
     @property
-    def validation_(self) -> float | None:  # type: ignore[override]
+    def validation_(self) -> float | None:
         """Loss on the held-out rows, standardised; of several networks the mean."""
         return None if self.fitted_.network is None else self.fitted_.network.validation
 
@@ -496,7 +553,7 @@ class Forecaster(Estimator):
         return self.fitted_.choice
 
     @property
-    def truncated_(self) -> tuple[str, ...]:  # type: ignore[override]
+    def truncated_(self) -> tuple[str, ...]:
         """Methods that `time_limit` left out."""
         return self.fitted_.truncated
 

@@ -8,7 +8,6 @@ Alphabet: B batch, L look-back, P horizon, C columns, F features, S series, T ro
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_choice
+from toa._checks import Argument, ArgumentError, Phrase, check_choice
 from toa._limits import most_windows
 from toa.data.panel import Id, Panel
 from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import Windows, place_series
 from toa.estimators import sizes
-from toa.estimators.base import attention_spec
+from toa.estimators.architecture import attention_spec, train_task
 from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Effort
 from toa.estimators.methods import Histories, Rows, to_rows
@@ -30,9 +29,8 @@ from toa.estimators.origins import series_scale
 from toa.estimators.settings import ForecastSettings, NetworkSpec
 from toa.estimators.units import MeanModel, Prediction, UnitsModel, conformal_width, join_batches, spread
 from toa.models import BACKBONES, backbone_names
-from toa.training.base import TaskData
-from toa.training.distributed import make_fabric, resolve_device
-from toa.training.forecast import HorizonForecasting, evaluation_batches
+from toa.training.distributed import resolve_device
+from toa.training.forecast import ForecastWindows, HorizonForecasting, evaluation_batches
 from toa.training.optimization import TrainingConfig
 
 # largest number of held-out windows times columns; if there are more, every second, third, … window is used
@@ -179,9 +177,9 @@ class NetworkPlan:
     validation: float | None = None
 
     @property
-    def data(self) -> TaskData:
+    def data(self) -> ForecastWindows:
         """The windows, with the sizes that the model depends on."""
-        return TaskData(channels=len(self.inputs.columns), train=self.train, val=self.stop)
+        return ForecastWindows(channels=len(self.inputs.columns), train=self.train, val=self.stop)
 
 
 def plan_network(
@@ -226,10 +224,18 @@ def _check_rows(
     if least < need:
         index = list(borders).index(least)
         remedy = "rows (an interval holds out at least 4 horizons)" if settings.halves else "rows"
-        raise ValueError(
-            f"{panel.label(index)} must have at least lookback + horizon = {need} rows to train on besides the "
-            f"{rows[index] - borders[index]} held out, got {rows[index]} rows in all; shorten lookback or horizon, or "
-            f"add {remedy}."
+        raise ArgumentError(
+            panel.label(index),
+            Phrase(
+                "have at least ",
+                Argument("lookback"),
+                " + ",
+                Argument("horizon"),
+                f" = {need} rows to train on besides the {rows[index] - borders[index]} held out",
+            ),
+            f"{rows[index]} rows in all",
+            Phrase("shorten ", Argument("lookback"), " or ", Argument("horizon")),
+            f"add {remedy}",
         )
 
 
@@ -257,17 +263,14 @@ def train_network(plan: NetworkPlan, seed: int) -> FittedNetwork:
     """Train one network, without changing the global random state."""
     spec = plan.spec
     config = _config(spec, plan.inputs, plan.architecture, plan.schedule, seed, epochs=plan.schedule["epochs"])
-    fabric, title = make_fabric(spec.device), f"forecaster, horizon {spec.horizon}"
-    if spec.progress:
-        from toa._console import show_epochs
-    with show_epochs(title) if spec.progress else nullcontext() as observe:
-        model, state, _ = _TASK.fit(config, plan.data, fabric, key=title, observe=observe)
+    title = f"forecaster, horizon {spec.horizon}"
+    model, state = train_task(_TASK, config, plan.data, device=spec.device, progress=spec.progress, title=title)
     return FittedNetwork(
         spec=spec,
         inputs=plan.inputs,
         architecture=plan.architecture,
         schedule=plan.schedule,
-        model=model.eval(),
+        model=model,
         seeds=(seed,),
         validation=plan.validation if plan.stop is None else state.best,
         best_epoch=state.best_epoch,
@@ -313,7 +316,7 @@ def build_network(
 ) -> nn.Module:
     """An untrained network, or the mean of as many as there are seeds."""
     config = _config(spec, inputs, architecture, schedule, seeds[0], epochs=1, batch_size=1)
-    data = TaskData(channels=len(inputs.columns), train=None, val=None)
+    data = ForecastWindows(channels=len(inputs.columns), train=None, val=None)
     if len(seeds) == 1:
         return _TASK.build(config, data)
     return MeanModel(_TASK.build(config, data) for _ in seeds)
