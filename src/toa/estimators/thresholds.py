@@ -203,13 +203,13 @@ def higher_thresholds(
     pairs = ((fitted.rows, held.rows), (fitted.stream, held.stream))
     levels = [[choose(scores) for scores in pair if scores] for pair in pairs]
     if not any(_has_anomalies(level[-1], *pair) for level, pair in zip(levels, pairs, strict=True)):
-        return Thresholds(*map(max, levels))
+        return Thresholds(rows=max(levels[0]), stream=max(levels[1]))
     warnings.warn(
         "the last fifth of the rows scores far higher than expected and may hold anomalies: the threshold is chosen "
         "from the scores of all rows; fit to normal rows for a threshold that holds for new ones.",
         stacklevel=stacklevel + 1,
     )
-    return Thresholds(*(level[0] for level in levels))
+    return Thresholds(rows=levels[0][0], stream=levels[1][0])
 
 
 def _has_anomalies(threshold: float, scores: Sequence[Score], held: Sequence[Score]) -> bool:
