@@ -20,7 +20,7 @@ from functools import partial
 import torch
 from rich.console import Console
 
-from toa._checks import check_at_least
+from toa._checks import ArgumentError, check_at_least
 from toa._console import make_table
 from toa.experiments.records import Record
 from toa.ops._backend import SWITCHABLE_KERNELS, disable_kernels
@@ -110,7 +110,7 @@ def main(words: list[str] | None = None) -> int:
         for name, least in (("steps", 1), ("warmup", 0), ("rounds", 1)):
             check_at_least(name, getattr(args, name), least)
         if resolve_device(args.device).type != "cuda":
-            raise ValueError(f"device must be a CUDA device, got {args.device!r}; these kernels run nowhere else.")
+            raise ArgumentError("device", "be a CUDA device", repr(args.device), "these kernels run nowhere else")
         for name in args.cases:
             console.print(f"measuring {name} …")
             found = summarise(measure(CHOICES[name], args, console), args.kernels)

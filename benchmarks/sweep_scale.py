@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from toa._checks import ArgumentError
 from toa.experiments.records import RECORD
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser, save
 
@@ -74,7 +75,7 @@ def timed(runs: Path, out: Path, options: Sequence[str], count: int) -> dict[str
     seconds = time.perf_counter() - begin
     if code or len(records(out)) != count:
         last = out.with_suffix(".log").read_text(encoding="utf-8").strip().splitlines()[-1:]
-        raise ValueError(f"{' '.join(options)} must make {count} records, got {len(records(out))}, exit {code}: {last}")
+        raise ArgumentError(" ".join(options), f"make {count} records", f"{len(records(out))}, exit {code}: {last}")
     return {"seconds": seconds, "per_100_runs": 100 * seconds / count}
 
 
@@ -85,7 +86,7 @@ def killed(runs: Path, out: Path, cluster: Any, count: int) -> dict[str, Any]:
     process = start(runs, out, options)
     while len(records(out)) < count // 3:
         if process.poll() is not None:
-            raise ValueError(f"the sweep must run until it is killed, got exit {process.returncode}; see its log.")
+            raise ArgumentError("the sweep", "run until it is killed", f"exit {process.returncode}", "see its log")
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -25,6 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from toa._checks import ArgumentError
 from toa._console import make_table
 from toa.data import DATASETS
 from toa.data.files import locate
@@ -145,7 +146,7 @@ def compare(args: argparse.Namespace) -> Record:
             print(f"{name} …", end=" ", flush=True)
             found[name] = worker.ask({})
             if found[name]["epochs"] != args.epochs:
-                raise ValueError(f"{name} must run {args.epochs} epochs, got {found[name]['epochs']}.")
+                raise ArgumentError(name, f"run {args.epochs} epochs", found[name]["epochs"])
             found[name]["epoch_s"] = found[name]["train_s"] / args.epochs
             print(f"{found[name]['run_s']:.2f} s, {found[name]['train_s']:.2f} of them training", flush=True)
     ratios = {name: {key: found[name][key] / found[PEER][key] for key in TIMES} for name in ours}

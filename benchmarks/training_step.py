@@ -25,7 +25,7 @@ import torch
 from rich.console import Console
 
 from toa import ops
-from toa._checks import check_at_least, check_choice
+from toa._checks import ArgumentError, check_at_least, check_choice
 from toa._console import make_table
 from toa.data import Windows, mark_names
 from toa.experiments.records import Record
@@ -267,7 +267,7 @@ def resolve_arguments(args: argparse.Namespace) -> dict[str, StepCase]:
     cases = chosen_cases(args)
     if any(case.backbone in PEER_BACKBONES for case in cases.values()):
         if args.peer is None:
-            raise ValueError("--peer must name a checkout of Time-Series-Library, got nothing.")
+            raise ArgumentError("--peer", "name a checkout of Time-Series-Library", "nothing")
         check_peer(args.peer)
     on_cuda = resolve_device(args.device).type == "cuda"
     for name, there, elsewhere in (("steps", 60, 5), ("rounds", 1, 5), ("warmup", 10, 1)):

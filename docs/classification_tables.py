@@ -2,7 +2,8 @@
 
 import functools
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from performance_tables import table
 from stored_results import Record, changes_of, grouped, mean_of, published, read_csv, stored_records, variant_of
@@ -150,3 +151,13 @@ def uea_choices() -> str:
     rows.append(["sum", "", *(f"{sum(found):.0f}" if len(found) == len(rows) else "" for found in times)])
     titles = [f"{title}, CPU s" for title in OUR_CLASSIFIERS.values()]
     return table(["dataset", "weights of toa", *titles], rows, left=2)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "accuracy": accuracy_table,
+    "accuracy-toa": recipe_accuracies,
+    "classification-search": classification_search,
+    **{f"compared-{protocol}": partial(compared, protocol) for protocol in (*UEA, "toa")},
+    "uea": uea_table,
+    "uea-choices": uea_choices,
+}

@@ -5,6 +5,8 @@ import itertools
 import json
 import statistics
 import tomllib
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from performance_tables import table
 from stored_results import RESULTS, ROOT, grouped, published, stored_records
@@ -53,3 +55,10 @@ def demixing_table(tuned: bool = False) -> str:
         known = f"{theirs[name]:.4f}" if name in theirs else ""
         rows.append([name, *cells, f"{statistics.median(errors.values()):.5f}", *([] if tuned else [known])])
     return table(["system", *map(str, seeds), "median", "published"][: len(seeds) + (2 if tuned else 3)], rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "demixing": demixing_table,
+    "demixing-toa": partial(demixing_table, tuned=True),
+    "demixing-trials": demixing_trials,
+}

@@ -1,6 +1,8 @@
 """Tables of anomaly detection: the runs of the paper's sets, and the detector on other sets."""
 
 import statistics
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from performance_tables import table
 from stored_results import grouped, mean_of, published, stored_records, variant_of
@@ -50,3 +52,10 @@ def detector_choices() -> str:
             times = [f"{record[name]:.0f}" for name in ("fit_seconds", "score_seconds", "cpu_seconds")]
             rows.append([record["dataset"], ", ".join(found), f"{record['precision']['combination']:.3f}", *times])
     return table(["dataset", "methods", "combination", "fit, s", "scores, s", "CPU s"], rows, left=2)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    **{f"anomaly-{dataset}": partial(anomaly_table, dataset) for dataset in DETECTION_SETS},
+    "detectors": detector_table,
+    "detector-choices": detector_choices,
+}

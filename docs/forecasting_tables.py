@@ -3,12 +3,17 @@
 import itertools
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from performance_tables import table
 from stored_results import (
+    BACKBONES,
+    NAMES,
     RECIPE_SETS,
     RESULTS,
+    SETS,
     TITLES,
     Cells,
     Record,
@@ -18,6 +23,7 @@ from stored_results import (
     grouped,
     mean_errors,
     mean_of,
+    published,
     published_mse,
     recipe_records,
     stored_records,
@@ -28,6 +34,8 @@ from stored_results import (
 IN_PROTOCOL = ("training.patience=10", "training.epochs=20", "attention.score_norm=rms", "attention.gate_norm=rms")
 # a validation error above this is not a forecast any more
 DIVERGED = 10.0
+HORIZONS = (96, 192, 336, 720)
+Errors = dict[Any, float]
 
 
 def setting_table(
@@ -75,6 +83,25 @@ def setting_table(
         by_set = grouped(found, lambda record: record["config"]["dataset"])
         rows.append([*line, *(cell(by_set.get(dataset, [])) for dataset in datasets)])
     return table(["attention", "setting", *datasets], rows, left=2 + len(datasets))
+
+
+def first_search(backbone: str, horizon: int, datasets: Sequence[str], device: str = "") -> str:
+    """`setting_table` of the search behind `toa-paper`."""
+    hidden = ("training.patience=10", "training.epochs=20")
+    return setting_table(
+        "search", backbone=backbone, horizon=horizon, datasets=datasets, device=device, hidden=hidden, norms=True
+    )
+
+
+def paper_table(backbone: str, horizon: int) -> str:
+    """`setting_table` of the protocol `toa-paper`."""
+    file = "horizon-96" if horizon == 96 else "horizons"
+    return setting_table(file, backbone=backbone, horizon=horizon, datasets=(*SETS, "ETTm2"), hidden=IN_PROTOCOL)
+
+
+def searched_variants(file: str) -> str:
+    """`setting_table` of iTransformer at horizon 96 under the protocol `toa`."""
+    return setting_table(file, backbone="itransformer", horizon=96, datasets=RECIPE_SETS)
 
 
 def forecast_errors(*files: str) -> dict[str, dict[tuple[str, str, int], tuple[float, float]]]:
@@ -247,3 +274,125 @@ def unified_table() -> str:
         *(f"{label}, `duet-unified-96`" for label in ("softmax", "TOA-Softmax", "TOA-Gated")),
     ]
     return table(["dataset", "horizon", "softmax, published", *titles], rows)
+
+
+def percent_changes(ours: Errors, plain: Errors) -> Errors:
+    """Change in percent by cell."""
+    return {cell: 100 * (error / plain[cell] - 1) for cell, error in ours.items()}
+
+
+def plain_softmax(backbone: str, metric: str = "mse") -> Errors:
+    """Softmax under `toa-paper`."""
+    records = [record for name in ("horizon-96", "horizons") for record in stored_records(f"forecasting/{name}.jsonl")]
+    names = backbone, "softmax"
+    own = [r for r in records if (r["config"]["backbone"], r["config"]["attention"]["name"]) == names]
+    return mean_errors(grouped(own, cell_of), metric)
+
+
+def gain_parts() -> str:
+    """By backbone and set, mean over horizons: what tuning gives softmax, what TOA gives, and what M = 0 costs."""
+    rows = []
+    for backbone in ("itransformer", "duet", "patchtst"):
+        found = recipe_records(backbone)
+        parts = []
+        for metric in ("mse", "val_mse"):
+            plain = plain_softmax(backbone, metric)
+            tuned, ours = (mean_errors(found[family,], metric) for family in ("softmax", "toa"))
+            parts += [percent_changes(tuned, plain), percent_changes(ours, plain), percent_changes(ours, tuned)]
+        rises = {
+            cell: 100 * statistics.fmean(record["operators"]["contributions"]["operators"] for record in records)
+            for cell, records in found["toa",].items()
+        }
+        for dataset in RECIPE_SETS:
+            means = [statistics.fmean(v for cell, v in part.items() if cell[0] == dataset) for part in (*parts, rises)]
+            rows.append([BACKBONES[backbone], dataset, *(f"{mean:+.1f} %" for mean in means)])
+    names = ("softmax, tuned", "TOA", "TOA against tuned softmax")
+    titles = [*(f"{name}, test" for name in names), *(f"{name}, validation" for name in names), "M = 0, validation"]
+    return table(["backbone", "dataset", *titles], rows, left=2)
+
+
+def against_paper() -> str:
+    """Our forecasts beside the published ones: where they are more than 0.005 above, and what TOA gains."""
+    ours = forecast_errors("horizon-96", "horizons")
+    softmax = {cell: errors for cell, errors in ours["softmax"].items() if all(cell in one for one in ours.values())}
+    del ours["softmax"]
+    chosen = {cell: min(errors[cell] for errors in ours.values())[1] for cell in softmax}
+    published = {cell: min(published_mse(name, *cell) for name in ours) for cell in softmax}
+    plain = {cell: errors[1] for cell, errors in softmax.items()}
+    pairs = {
+        "softmax is at most 0.005 above the published number": (
+            plain,
+            {cell: published_mse("softmax", *cell) for cell in softmax},
+        ),
+        "the TOA variant with the lowest validation error is at most 0.005 above the best published variant": (
+            chosen,
+            published,
+        ),
+    }
+    lines = []
+    for words, (found, theirs) in pairs.items():
+        late = [cell for cell in found if found[cell] > theirs[cell] + 0.005]
+        others = [
+            f"{BACKBONES[backbone]} on {dataset} at {horizon} ({found[cell]:.3f} against {theirs[cell]:.3f})"
+            for cell in late
+            for dataset, backbone, horizon in [cell]
+        ]
+        rest = f"; the others: {', '.join(others)}" if others else ""
+        lines.append(f"- {words} in {len(found) - len(late)} of {len(found)} cells{rest};")
+    gains = [plain[cell] - chosen[cell] for cell in plain]
+    ahead = f"{sum(gain > 0 for gain in gains)} of {len(gains)}"
+    lines.append(f"- that variant is ahead of softmax in {ahead} cells, by {statistics.mean(gains):.4f} on average.")
+    return "\n".join(lines)
+
+
+def sor_pairs() -> str:
+    """What SOR changes in pairs of runs of the paper's ablation, and in the paper."""
+
+    def key(record: Record) -> tuple[Any, ...]:
+        config = record["config"]
+        return config["dataset"], config["horizon"], config["attention"]["name"], record["seed"]
+
+    runs = stored_records("forecasting/horizon-96.jsonl") + stored_records("forecasting/horizons.jsonl")
+    kept = {key(run): run["metrics"]["mse"] for run in runs if run["config"]["backbone"] == "patchtst"}
+    left = {key(run): run["metrics"]["mse"] for run in stored_records("forecasting/no-sor.jsonl")}
+    costs = [error - kept[one] for one, error in left.items()]
+    paper = published("sor-ablation-full")
+    theirs = [
+        paper[dataset, horizon, backbone, f"{variant}-nosor", "mse"] - value
+        for (dataset, horizon, backbone, variant, metric), value in paper.items()
+        if metric == "mse" and not variant.endswith("-nosor") and dataset in {one[0] for one in left}
+    ]
+    return (
+        f"Of {len(costs)} pairs of runs, {sum(cost > 0 for cost in costs)} are better with SOR; without it the error "
+        f"is {statistics.mean(costs):+.4f} in the mean and {max(costs):+.3f} at most. The paper has "
+        f"{statistics.mean(theirs):+.3f} in the mean and {max(theirs):+.3f} at most on the same sets."
+    )
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "forecast-summary": forecast_summary,
+    "window-ranges": window_ranges,
+    "recipe-patchtst": partial(first_search, "patchtst", 96, SETS[:3]),
+    "recipe-patchtst-ETTm1": partial(first_search, "patchtst", 96, ("ETTm1",)),
+    "recipe-itransformer": partial(first_search, "itransformer", 96, SETS, device="NVIDIA"),
+    "recipe-itransformer-cpu": partial(first_search, "itransformer", 96, SETS[:3], device="cpu"),
+    "recipe-itransformer-720": partial(first_search, "itransformer", 720, ("ETTh1",)),
+    "recipe-parts": gain_parts,
+    **{f"toa-{backbone}": partial(recipe_table, backbone) for backbone in NAMES},
+    "toa-96": partial(searched_variants, "toa"),
+    "toa-unnormalised-96": partial(searched_variants, "toa-unnormalised"),
+    **{
+        f"forecast-{backbone}-{horizon}": partial(paper_table, backbone, horizon)
+        for backbone in BACKBONES
+        for horizon in HORIZONS
+    },
+    "against-paper": against_paper,
+    "without-sor": sor_table,
+    "sor-pairs": sor_pairs,
+    "duet-dropout": dropout_table,
+    "duet-rate": rate_table,
+    "duet-unified": unified_table,
+    "duet-search": searched_duet_table,
+    "other-protocols": partial(other_runs, "other-protocols"),
+    "subsets": partial(other_runs, "subsets"),
+}

@@ -1,5 +1,8 @@
 """Tables of the forecaster on public leaderboards."""
 
+from collections.abc import Callable, Mapping
+from functools import partial
+
 from performance_tables import table
 from stored_results import RESULTS, Record, read_csv, stored_records
 from toa.report.tables import number
@@ -8,10 +11,6 @@ RIVALS = ("AutoTheta", "AutoETS", "DLinear", "PatchTST", "iTransformer", "N-BEAT
 PRETRAINED = ("Chronos", "TimesFM", "TiRex", "Toto", "Moirai", "Sundial", "TabPFN", "CITRAS", "FlowState", "TS-ICL")
 # methods in the records that are neither a baseline nor the default
 ALONE = ("toa-network", "toa-without-trees", "boosting")
-# near the least MASE that methods trained on the series alone had published when they were set
-AIMS = {"m4_hourly/H/short": 0.85, "m4_weekly/W/short": 2.10, "m4_monthly/M/short": 0.95, "m4_quarterly/Q/short": 1.16}
-AIMS |= {"m4_yearly/A/short": 3.08, "hospital/M/short": 0.755, "ett1/H/short": 0.85}
-AIMS |= {"M3-Monthly": 0.86, "M3-Quarterly": 1.13, "M3-Yearly": 2.62}
 M3_BASELINES = ("seasonal naive", "drift", "theta", "damped trend", "optimised theta")
 
 
@@ -81,16 +80,6 @@ def earlier_table() -> str:
     return table(["MASE", "toa", "toa without trees", "boosting", "best baseline"], rows, left=1)
 
 
-def aims_table() -> str:
-    """MASE of the forecaster beside the least that a method trained on the series alone had published."""
-    found = leaderboard_records("gift-eval", "m3")
-    rows = []
-    for config, aim in AIMS.items():
-        own = found[config]["toa"]["metrics"]["mase"]
-        rows.append([config, f"{aim:g}", f"{own:.4f}", f"{100 * (own / aim - 1):+.1f}"])
-    return table(["MASE", "aim", "toa", "%"], rows, left=1)
-
-
 def scale_table() -> str:
     """Throughput and memory of forecasts of panels in parquet files."""
     rows = []
@@ -112,3 +101,14 @@ def leaderboard_weights() -> str:
             mixed = ", ".join(f"{weight:.2f} {name}" for name, weight in record["weights"].items())
             rows.append([config, mixed, f"{record['cpu_s']:.0f}", f"{record['time_limit']:g}"])
     return table(["configuration", "weights", "CPU s", "limit, s"], rows, left=2)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "leaderboard-mase": partial(leaderboard_table, "mase"),
+    "leaderboard-wql": partial(leaderboard_table, "wql"),
+    "leaderboard-weights": leaderboard_weights,
+    "fev": fev_table,
+    "m3": m3_table,
+    "earlier": earlier_table,
+    "scale": scale_table,
+}

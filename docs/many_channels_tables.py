@@ -1,6 +1,7 @@
-"""The tables of many_channels.md, from the stored facts of the data sets."""
+"""Tables of many channels, from the stored facts of the data sets."""
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +51,6 @@ def sizes_table() -> str:
     head = ["data set", "windows per epoch", "softmax, M weights", "gated", "TOA-Gated and softmax-wide"]
     head += ["feed-forward width", "of softmax-wide", "softmax, TFLOP per epoch", "TOA-Gated", "softmax-wide"]
     return table(head, rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {"wide-sets": sets_table, "wide-sizes": sizes_table}

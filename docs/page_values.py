@@ -1,9 +1,8 @@
 """Single numbers of sentences, made from the stored records: `<!-- value: NAME -->...<!-- end -->` on a page."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import Any
 
 import classification_tables
 import demixing_tables
@@ -12,14 +11,11 @@ import stored_results
 from performance_tables import read
 from repeat_tables import DUET_RUNS, duet_gain, read_repeats, repeated_pairs
 from stored_results import (
-    BACKBONES,
     RECIPE_SETS,
     RESULTS,
-    Record,
     gains_by_set,
     mean_errors,
     mean_of,
-    published_mse,
     recipe_records,
     stored_records,
 )
@@ -186,100 +182,52 @@ def run_seconds(name: str) -> str:
     return f"{read('training_run.json')['runs'][name]['run_s']:.1f}"
 
 
-def against_paper() -> str:
-    """Our forecasts beside the published ones: where they are more than 0.005 above, and what TOA gains."""
-    ours = forecasting_tables.forecast_errors("horizon-96", "horizons")
-    softmax = {cell: errors for cell, errors in ours["softmax"].items() if all(cell in one for one in ours.values())}
-    del ours["softmax"]
-    chosen = {cell: min(errors[cell] for errors in ours.values())[1] for cell in softmax}
-    published = {cell: min(published_mse(name, *cell) for name in ours) for cell in softmax}
-    plain = {cell: errors[1] for cell, errors in softmax.items()}
-    pairs = {
-        "softmax is at most 0.005 above the published number": (
-            plain,
-            {cell: published_mse("softmax", *cell) for cell in softmax},
-        ),
-        "the TOA variant with the lowest validation error is at most 0.005 above the best published variant": (
-            chosen,
-            published,
-        ),
-    }
-    lines = []
-    for words, (found, theirs) in pairs.items():
-        late = [cell for cell in found if found[cell] > theirs[cell] + 0.005]
-        others = [
-            f"{BACKBONES[backbone]} on {dataset} at {horizon} ({found[cell]:.3f} against {theirs[cell]:.3f})"
-            for cell in late
-            for dataset, backbone, horizon in [cell]
-        ]
-        rest = f"; the others: {', '.join(others)}" if others else ""
-        lines.append(f"- {words} in {len(found) - len(late)} of {len(found)} cells{rest};")
-    gains = [plain[cell] - chosen[cell] for cell in plain]
-    ahead = f"{sum(gain > 0 for gain in gains)} of {len(gains)}"
-    lines.append(f"- that variant is ahead of softmax in {ahead} cells, by {statistics.mean(gains):.4f} on average.")
-    return "\n".join(lines)
-
-
-def sor_pairs() -> str:
-    """What SOR changes in pairs of runs of the paper's ablation, and in the paper."""
-
-    def key(record: Record) -> tuple[Any, ...]:
-        config = record["config"]
-        return config["dataset"], config["horizon"], config["attention"]["name"], record["seed"]
-
-    runs = stored_records("forecasting/horizon-96.jsonl") + stored_records("forecasting/horizons.jsonl")
-    kept = {key(run): run["metrics"]["mse"] for run in runs if run["config"]["backbone"] == "patchtst"}
-    left = {key(run): run["metrics"]["mse"] for run in stored_records("forecasting/no-sor.jsonl")}
-    costs = [error - kept[one] for one, error in left.items()]
-    paper = stored_results.published("sor-ablation-full")
-    theirs = [
-        paper[dataset, horizon, backbone, f"{variant}-nosor", "mse"] - value
-        for (dataset, horizon, backbone, variant, metric), value in paper.items()
-        if metric == "mse" and not variant.endswith("-nosor") and dataset in {one[0] for one in left}
-    ]
-    return (
-        f"Of {len(costs)} pairs of runs, {sum(cost > 0 for cost in costs)} are better with SOR; without it the error "
-        f"is {statistics.mean(costs):+.4f} in the mean and {max(costs):+.3f} at most. The paper has "
-        f"{statistics.mean(theirs):+.3f} in the mean and {max(theirs):+.3f} at most on the same sets."
-    )
-
-
-def all_values() -> dict[str, Callable[[], str]]:
-    """Every value by name."""
-    found: dict[str, Callable[[], str]] = {"toa-better-sets": better_sets, "latest-best-epoch": latest_epoch}
-    for backbone in ("itransformer", "duet", "patchtst"):
-        found[f"toa-better-{backbone}"] = partial(wins, backbone, RECIPE_SETS)
-        found[f"sor-better-{backbone}"] = partial(sor_wins, backbone)
-        found[f"trials-{backbone}"] = partial(trials, backbone)
-    for name, backbone in (("trials-classify", "patchtst"), ("trials-classify-two-axis", "two-axis")):
-        found[name] = partial(trials, backbone, "classify")
-    found["whole-cases"] = whole_cases
-    found["toa-better-duet-large"] = partial(wins, "duet", LARGE)
-    found["toa-better-patchtst-small"] = partial(wins, "patchtst", SMALL)
-    found["uea-sets"] = lambda: str(len(classification_tables.uea_accuracies()))
-    found |= {f"uea-{name.lower()}": partial(uea_mean, name) for name in ("toa", "ROCKET", "HC2")}
-    found |= {"uea-network": uea_network}
-    for name in classification_tables.UEA:
-        found[f"uea-relu-{name}"] = partial(uea_gain, f"`{name}`", "toa-relu", f"`{name}`")
-    found["repeats-count"] = lambda: str(len(repeated_pairs()))
-    found["duet-sor-earlier"] = partial(duet_value, "without SOR", "earlier", "{0.better} of {0.cells}")
-    found["duet-both"] = partial(duet_value, "softmax", "both", "{0.mean:+.1f}")
-    found["duet-equal"] = partial(duet_value, "equal dropout", "both", "{0.mean:+.1f}")
-    found["duet-equal-interval"] = partial(
-        duet_value, "equal dropout", "both", "{0.interval[0]:+.1f} to {0.interval[1]:+.1f}"
-    )
-    found["duet-search-gain"] = searched_gain
-    found["repeats-commits"] = lambda: str(len(read_repeats()["by_commit"]["runs"]))
-    found["repeats-equal"] = partial(repeated_equal, "classify")
-    found["repeats-largest"] = partial(repeated_largest, "patchtst", "itransformer", "two-axis")
-    found["uea-published-gain"] = partial(uea_gain, "published", "toa-relu", "published")
-    found["uea-test-gain"] = partial(uea_gain, "`tslib-uea`", "softmax", "`toa-paper`")
-    extremes: dict[str, Any] = {"mean": statistics.fmean, "least": min, "most": max}
-    found |= {f"uea-softmax-{name}": partial(uea_softmax, one) for name, one in extremes.items()}
-    found |= {"primitive-sizes": primitive_sizes, "step-count": steps_measured, "two-axis-step": two_axis_step}
-    found["gated-over-softmax"] = partial(step_ratio, "toa-gated", "softmax")
-    for case in ("patchtst-128", "patchtst-16"):
-        found[f"cpu-{case}"] = partial(step_ratio, "toa-gated", "peer", "training_step_cpu", case)
-    found |= {"demixing-gain": demixing_gain, "demixing-parameters": demixing_parameters}
-    found["first-run"] = partial(run_seconds, "ours, toa-gated, first run")
-    return found
+# values with a name per backbone, protocol or statistic
+BACKBONE_VALUES = {
+    f"{name}-{backbone}": partial(make, backbone)
+    for backbone in ("itransformer", "duet", "patchtst")
+    for name, make in (("toa-better", partial(wins, sets=RECIPE_SETS)), ("sor-better", sor_wins), ("trials", trials))
+}
+UEA_VALUES = {
+    **{f"uea-{name.lower()}": partial(uea_mean, name) for name in ("toa", "ROCKET", "HC2")},
+    **{
+        f"uea-relu-{name}": partial(uea_gain, f"`{name}`", "toa-relu", f"`{name}`")
+        for name in classification_tables.UEA
+    },
+    "uea-softmax-mean": partial(uea_softmax, statistics.fmean),
+    "uea-softmax-least": partial(uea_softmax, min),
+    "uea-softmax-most": partial(uea_softmax, max),
+}
+VALUES: Mapping[str, Callable[[], str]] = {
+    **BACKBONE_VALUES,
+    "toa-better-sets": better_sets,
+    "toa-better-duet-large": partial(wins, "duet", LARGE),
+    "toa-better-patchtst-small": partial(wins, "patchtst", SMALL),
+    "trials-classify": partial(trials, "patchtst", "classify"),
+    "trials-classify-two-axis": partial(trials, "two-axis", "classify"),
+    "latest-best-epoch": latest_epoch,
+    "duet-sor-earlier": partial(duet_value, "without SOR", "earlier", "{0.better} of {0.cells}"),
+    "duet-both": partial(duet_value, "softmax", "both", "{0.mean:+.1f}"),
+    "duet-equal": partial(duet_value, "equal dropout", "both", "{0.mean:+.1f}"),
+    "duet-equal-interval": partial(duet_value, "equal dropout", "both", "{0.interval[0]:+.1f} to {0.interval[1]:+.1f}"),
+    "duet-search-gain": searched_gain,
+    "repeats-count": lambda: str(len(repeated_pairs())),
+    "repeats-commits": lambda: str(len(read_repeats()["by_commit"]["runs"])),
+    "repeats-equal": partial(repeated_equal, "classify"),
+    "repeats-largest": partial(repeated_largest, "patchtst", "itransformer", "two-axis"),
+    **UEA_VALUES,
+    "uea-sets": lambda: str(len(classification_tables.uea_accuracies())),
+    "uea-network": uea_network,
+    "uea-published-gain": partial(uea_gain, "published", "toa-relu", "published"),
+    "uea-test-gain": partial(uea_gain, "`tslib-uea`", "softmax", "`toa-paper`"),
+    "whole-cases": whole_cases,
+    "demixing-gain": demixing_gain,
+    "demixing-parameters": demixing_parameters,
+    "primitive-sizes": primitive_sizes,
+    "step-count": steps_measured,
+    "two-axis-step": two_axis_step,
+    "gated-over-softmax": partial(step_ratio, "toa-gated", "softmax"),
+    "cpu-patchtst-128": partial(step_ratio, "toa-gated", "peer", "training_step_cpu", "patchtst-128"),
+    "cpu-patchtst-16": partial(step_ratio, "toa-gated", "peer", "training_step_cpu", "patchtst-16"),
+    "first-run": partial(run_seconds, "ours, toa-gated, first run"),
+}

@@ -1,11 +1,12 @@
-"""Pages that are made when the site is built: the API, the commands and all names."""
+"""Pages that are made when the site is built: the API, the commands, all names, and copies of pages beside docs/."""
 
 import importlib
 import inspect
+import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, get_origin
 
 import typer
@@ -27,6 +28,49 @@ PACKAGES = {
     "toa_paper.demixing": "Harmonic demixing: signals, task, experiment.",
     "toa_paper.report": "Records beside the published numbers.",
 }
+# what one would use of a package, and the names: the table that its page begins with
+USES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
+    "toa": [
+        ("a table of numbers over time, and want the next rows", ("Forecaster",)),
+        ("readings that are mostly normal, and want alarms", ("AnomalyDetector",)),
+        ("labelled series, and want the labels of new ones", ("Classifier",)),
+        ("a trained PyTorch model with softmax attention, and want operators in it", ("convert",)),
+    ],
+    "toa.nn": [
+        ("an attention layer in your own model", ("TemporalOperatorAttention",)),
+        ("another attention with the same interface, by its name", ("build_attention", "ATTENTIONS")),
+        ("complete blocks of a Transformer", ("EncoderBlock", "EncoderStack", "DecoderBlock")),
+        ("one operator along a sequence, without attention", ("make_operator", "OPERATORS")),
+        ("to see how a trained model mixes tokens", ("mixing_operators",)),
+        ("series as tokens", ("PatchEmbedding", "VariateEmbedding", "PointEmbedding")),
+        ("series of different levels in one model", ("ReversibleInstanceNorm",)),
+        ("one drop rate of SOR for all layers of a model", ("share_drop_rate",)),
+    ],
+    "toa.ops": [
+        ("operator attention as a function of tensors", ("operator_attention",)),
+        ("operators for long sequences", ("Toeplitz", "Banded", "DiagonalLowRank")),
+        ("to decode token by token", ("AttentionCache",)),
+        ("rotary positions", ("Rotary",)),
+        ("to know which backend a call takes", ("choose_backend", "BACKENDS")),
+    ],
+}
+# pages beside docs/ that are on the site, and where; results are copied below `results`
+COPIES = {
+    "CONTRIBUTING.md": "project/contributing.md",
+    "CHANGELOG.md": "project/changelog.md",
+    "SECURITY.md": "project/security.md",
+    "src/toa/ops/attention/README.md": "project/derivation.md",
+}
+# folders that a page links to, and the page of the site that stands for them
+FOLDERS = {"examples": "docs/tutorials/index.rst", "docs/howto": "docs/howto/tables.md"}
+# code, in which nothing is a link; or a link or a picture of Markdown: its text, its file, and the part of the page
+LINK = re.compile(
+    r"(?P<code>^```.*?^```|`[^`\n]*`)"
+    r"|(?P<picture>!?)\[(?P<text>[^\]]*)\]\((?P<file>[^)#\s:]+)(?P<part>#[^)]*)?\)",
+    re.DOTALL | re.MULTILINE,
+)
+# folders of docs/ that building the site makes
+MADE = ("api", "project", "reference", "results", "tutorials")
 # public modules that are imported by their own name, because they need an extra or a heavy package
 MODULES = {"toa.integrations": ("toa.integrations.aeon", "toa.integrations.neuralforecast")}
 
@@ -35,9 +79,10 @@ def write_pages(folder: Path) -> None:
     """Write all pages below `folder`. Unchanged pages keep their time, so that Sphinx does not build them again."""
     pages = {f"api/{name}.md": api_page(name) for name in PACKAGES}
     pages |= {"reference/commands.md": command_page(), "reference/names.md": names_page()}
+    pages |= {place: copied(source) for source, place in copies().items()}
     for path, content in pages.items():
         target = folder / path
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists() or target.read_text(encoding="utf-8") != content:
             target.write_text(content, encoding="utf-8")
 
@@ -51,7 +96,7 @@ def public_names(package: str) -> list[str]:
 def api_page(package: str) -> str:
     """The public names of a package: classes and functions with their docstrings, then constants and types."""
     module = importlib.import_module(package)
-    lines = [f"# `{package}`", "", PACKAGES[package], ""]
+    lines = [f"# `{package}`", "", PACKAGES[package], "", *uses_table(package)]
     values = []
     for name in public_names(package):
         thing = getattr(module, name)
@@ -66,6 +111,21 @@ def api_page(package: str) -> str:
     for extra in MODULES.get(package, ()):
         lines += [f"## `{extra}`", "", "```{eval-rst}", f".. automodule:: {extra}", "   :members:", "```", ""]
     return "\n".join(lines)
+
+
+def uses_table(package: str) -> list[str]:
+    """What one would use of a package, and for what."""
+    if package not in USES:
+        return []
+    rows = [f"| {need} | {', '.join(reference(package, name) for name in names)} |" for need, names in USES[package]]
+    return ["| you have or want | use |", "| --- | --- |", *rows, ""]
+
+
+def reference(package: str, name: str) -> str:
+    """A link to a class or function on the page, and the name of anything else."""
+    thing = getattr(importlib.import_module(package), name)
+    linked = inspect.isclass(thing) or inspect.isroutine(thing)
+    return f"{{py:obj}}`~{package}.{name}`" if linked else f"`{name}`"
 
 
 def value_text(thing: Any) -> str:
@@ -185,9 +245,55 @@ def restructured(lines: list[str]) -> list[str]:
     return out
 
 
-def unlinked(text: str, depth: int = 1) -> str:
-    """Replace links to files outside docs/, which are not on the site, by their text.
+def copies() -> dict[str, str]:
+    """Pages beside docs/ by their path in the repository, and their place on the site."""
+    results = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "results").rglob("*.md"))]
+    return COPIES | {path: path.replace("README.md", "index.md") for path in results}
 
-    `depth` is the number of steps from the page's folder out of docs/.
+
+def copied(source: str) -> str:
+    """A page beside docs/ as it stands on the site."""
+    text = relinked((ROOT / source).read_text(encoding="utf-8"), source, copies()[source])
+    if not text.startswith("# "):
+        text = f"# {Path(source).stem.capitalize()}\n\n{text}"
+    if source == "results/tables/README.md":
+        text += "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
+    return text
+
+
+def relinked(text: str, source: str, place: str) -> str:
+    """A page with its links as they lead from its place on the site.
+
+    A link to another page leads to it, a link to a file downloads it, and of a link to a folder the text stays.
+
+    Args:
+        source: Path of the page in the repository.
+        place: Path of the page on the site.
     """
-    return re.sub(rf"(?<!!)\[([^\]]+)\]\((?:\.\./){{{depth}}}[^)]*\)", r"\1", text)
+    folder = PurePosixPath("docs") / PurePosixPath(place).parent
+    places = copies()
+
+    def leads(match: re.Match[str]) -> str:
+        if match["code"]:
+            return match["code"]
+        file = os.path.normpath(PurePosixPath(source).parent / match["file"])
+        target = PurePosixPath(FOLDERS.get(file, f"docs/{places[file]}" if file in places else file))
+        is_made = target.parts[0] == "docs" and target.parts[1:2] and target.parts[1] in MADE
+        if not is_made and not (ROOT / target).is_file():
+            return match["text"]
+        address = os.path.relpath(target, folder)
+        return f"{match['picture']}[{match['text']}]({address}{match['part'] or ''})"
+
+    return LINK.sub(leads, text)
+
+
+def with_readme(text: str) -> str:
+    """The front page with the sections of the README that `<!-- README: TITLE, TITLE -->` names."""
+
+    def sections(match: re.Match[str]) -> str:
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        parts = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", readme, re.MULTILINE | re.DOTALL))
+        joined = "".join(f"## {title}\n{parts[title]}" for title in match[1].split(", "))
+        return relinked(joined.strip(), "README.md", "index.md")
+
+    return re.sub(r"<!-- README: (.+?) -->", sections, text)

@@ -1,7 +1,8 @@
-"""Tables of docs/performance.md and of the README, made from the records in results/performance."""
+"""Tables of speed and memory, made from the records in results/performance."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from toa.experiments.records import Record
@@ -75,8 +76,8 @@ def sweeps(record: Record) -> TableRows:
 
 # settings of the primitive that its own table does not have
 VARIANTS = tuple(f"operator_attention_{name}.json" for name in ("w32", "w128", "w256", "float16", "toeplitz", "banded"))
-# each table of the page: the function that makes it, and its records
-TABLES: dict[str, tuple[Callable[[Record], TableRows], *tuple[str, ...]]] = {
+# each table: the function that makes it, and its records
+MEASUREMENTS: dict[str, tuple[Callable[[Record], TableRows], *tuple[str, ...]]] = {
     "primitive": (primitive, "operator_attention.json"),
     "primitive-tf32": (primitive, "operator_attention_tf32.json"),
     "primitive-exact": (primitive, "operator_attention_exact.json"),
@@ -106,8 +107,8 @@ def read(file: str, folder: Path = RECORDS) -> Record:
 
 
 def performance_table(name: str, folder: Path = RECORDS) -> str:
-    """A table of `TABLES`, and where its numbers come from."""
-    make, *files = TABLES[name]
+    """A table of `MEASUREMENTS`, and where its numbers come from."""
+    make, *files = MEASUREMENTS[name]
     records = [read(file, folder) for file in files]
     joined = records[0]
     if len(records) > 1:
@@ -123,3 +124,9 @@ def performance_table(name: str, folder: Path = RECORDS) -> str:
         origin = f"{record['device']}, PyTorch {record['versions']['torch']}, commit {record['commit']}"
         parts.append(f"{origin}: `{record['command']}`")
     return "\n\n".join(parts)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "speed-summary": speed_summary,
+    **{name: partial(performance_table, name) for name in MEASUREMENTS},
+}

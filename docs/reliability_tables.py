@@ -2,6 +2,7 @@
 
 import functools
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from performance_tables import table
@@ -53,3 +54,6 @@ def reliability_table() -> str:
         counts = ", ".join(f"{key}: {value}" for key, value in sorted(part["counts"].items()) if key != "kills")
         rows.append((name, str(part["tried"]), str(len(part["failures"])), counts, str(part["seed"]), part["commit"]))
     return table(("part", "tried", "bad", "counts", "seed", "commit"), rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {"promises": promise_table, "reliability": reliability_table}

@@ -1,4 +1,4 @@
-"""Tables of results/README.md on runs that were repeated, from results/repeats.json."""
+"""Tables of runs that were repeated, from results/repeats.json."""
 
 import functools
 import itertools
@@ -6,7 +6,7 @@ import json
 import shlex
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -117,3 +117,10 @@ def duet_errors(sides: Sequence[str]) -> dict[str, dict[tuple[str, str], float]]
             found[variant][options["--dataset"], options["--horizon"]] += [pair[side] for side in sides]
     means = {name: {cell: statistics.fmean(errors) for cell, errors in one.items()} for name, one in found.items()}
     return means | {"equal dropout": means["softmax"] | means["equal dropout"]}
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "repeats": repeats,
+    "repeats-commits": by_commit,
+    "repeats-duet": duet_gains,
+}

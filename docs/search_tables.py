@@ -2,8 +2,9 @@
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from performance_tables import table
 from stored_results import BACKBONES, NAMES, RESULTS, ROOT
@@ -76,3 +77,18 @@ def signed_table() -> str:
 
     head, *rows = signed_table(read_evidence([RESULTS / "search" / "signed-trials.jsonl"]).signed)
     return table(list(head), [[BACKBONES[row[0]], *row[1:]] for row in rows], left=2)
+
+
+# plans whose choice and all trials have tables
+PLANS = ("search", "search-classify", "search-two-axis", "search-classify-two-axis")
+TABLES: Mapping[str, Callable[[], str]] = {
+    **{f"{plan}-choice": partial(search_choice, plan) for plan in PLANS},
+    **{f"{plan}-trials": partial(search_trials, plan) for plan in PLANS[1:]},
+    "search-trials": partial(search_trials, "search", backbones=["itransformer", "duet"]),
+    "search-confirmed": partial(search_confirmed, "search"),
+    "search-patchtst": partial(search_trials, "search", ["ETTh1", "Exchange"], ["patchtst"]),
+    "search-weather": partial(search_trials, "search", ["Weather"], ["patchtst"]),
+    "search-large": partial(search_trials, "search", ["ETTm1", "Weather"], ["patchtst"]),
+    "search-pooled": partial(search_trials, "search-pooled", ["ETTh1", "Exchange"]),
+    "signed": signed_table,
+}

@@ -2,6 +2,8 @@
 
 import itertools
 import statistics
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from detection_tables import DETECTION_SETS
 from forecasting_tables import searched_duet
@@ -106,3 +108,12 @@ def two_axis_detection() -> str:
         values = [own[name] for name in DETECTION_SETS]
         rows.append([method, *(f"{value:.3f}" for value in (*values, statistics.fmean(values)))])
     return table(["VUS-PR", *DETECTION_SETS, "mean"], rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "two-axis": two_axis_table,
+    "two-axis-96": partial(two_axis_table, "lookback=96"),
+    "two-axis-ablations": two_axis_ablations,
+    "two-axis-accuracies": two_axis_accuracies,
+    "two-axis-detection": two_axis_detection,
+}

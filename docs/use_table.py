@@ -1,6 +1,7 @@
 """The table "when to use it" of the README: one row per kind of data, each from stored records."""
 
 import re
+from collections.abc import Callable, Mapping
 
 import page_values
 from many_channels_tables import read_sets
@@ -57,3 +58,6 @@ def summary_gain(backbone: str) -> str:
     text = (RESULTS / "report" / "summary.md").read_text(encoding="utf-8")
     (gain,) = re.findall(rf"Forecasting, {backbone} ([+-][\d.]+) % under `toa`", text)
     return gain
+
+
+TABLES: Mapping[str, Callable[[], str]] = {"when-to-use": use_table}

@@ -239,7 +239,7 @@ def load_script(path: str) -> Any:
 
 def written(folder: str, pattern: str) -> list[Path]:
     """Files of a folder of the repository, without the pages that building the site makes."""
-    made = {ROOT / "docs" / name for name in ("api", "reference", "tutorials")}
+    made = {ROOT / "docs" / name for name in ("api", "project", "reference", "results", "tutorials")}
     return sorted(path for path in (ROOT / folder).rglob(pattern) if not made & set(path.parents))
 
 

@@ -7,8 +7,10 @@ import re
 import runpy
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -127,10 +129,114 @@ def test_markdown_in_docstrings_survives_sphinx() -> None:
     ]
 
 
-def test_links_out_of_the_site_become_their_text() -> None:
-    text = "[`a.jsonl`](../results/a.jsonl), [notes](../README.md#x), [page](recipe.md), ![p](images/p.png)"
-    assert pages.unlinked(text) == "`a.jsonl`, notes, [page](recipe.md), ![p](images/p.png)"
-    assert pages.unlinked("[a](../recipe.md), [b](../../README.md)", 2) == "[a](../recipe.md), b"
+@pytest.mark.parametrize(
+    ("source", "place", "link", "there"),
+    [
+        ("docs/recipe.md", "recipe.md", "[a](concept.md#x)", "[a](concept.md#x)"),
+        ("docs/recipe.md", "recipe.md", "[a](../results/README.md)", "[a](results/index.md)"),
+        ("docs/howto/gpu.md", "howto/gpu.md", "[a](../../CONTRIBUTING.md)", "[a](../project/contributing.md)"),
+        ("results/README.md", "results/index.md", "[a](../docs/recipe.md)", "[a](../recipe.md)"),
+        ("results/search/README.md", "results/search/index.md", "[a](../tables/duet.md)", "[a](../tables/duet.md)"),
+        # records are downloads, folders have no page
+        ("results/README.md", "results/index.md", "[`a`](repeats.json)", "[`a`](../../results/repeats.json)"),
+        ("docs/recipe.md", "recipe.md", "[a](../benchmarks)", "a"),
+        ("README.md", "index.md", "[a](examples)", "[a](tutorials/index.rst)"),
+        # code and other sites stay
+        ("docs/recipe.md", "recipe.md", "`[a](b.md)` [c](https://d.org)", "`[a](b.md)` [c](https://d.org)"),
+        ("docs/concept.md", "concept.md", "![a](images/sor.png)", "![a](images/sor.png)"),
+    ],
+)
+def test_a_link_leads_from_the_place_of_its_page_on_the_site(source, place, link, there) -> None:
+    assert pages.relinked(f"x {link} y", source, place) == f"x {there} y"
+
+
+def test_the_front_page_has_the_sections_of_the_readme() -> None:
+    text = pages.with_readme((ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
+    assert "<!-- README" not in text
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert headings == ["Install", "Quickstart", "The layer in a model", "What next?"]
+    assert "toa.Forecaster(horizon=24" in text
+
+
+@pytest.mark.parametrize("package", pages.USES)
+def test_a_page_of_the_api_begins_with_what_one_would_use(package) -> None:
+    table = pages.uses_table(package)
+    text = pages.api_page(package)
+    assert "\n".join(table) in text.split("```{eval-rst}")[0]
+    for _, names in pages.USES[package]:
+        assert set(names) <= set(pages.public_names(package))
+
+
+def test_every_page_of_results_is_in_a_table_of_contents() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^(results/[\w/-]+)$", index, re.MULTILINE)
+    places = {place.removesuffix(".md") for place in pages.copies().values() if place.startswith("results/")}
+    assert set(listed) == {place for place in places if place == "results/tables/index" or "/tables/" not in place}
+
+
+def test_the_map_of_the_code_names_what_exists() -> None:
+    text = (ROOT / "docs" / "howto" / "code.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+\?) \| `([^`]+)` \| ([^|]+) \|$", text, re.MULTILINE)
+    assert len(rows) >= 12
+    for _, file, there in rows:
+        source = (ROOT / file).read_text(encoding="utf-8")
+        for word in re.findall(r"`([^`]+)`", there):
+            if "/" in word:
+                assert (ROOT / word).exists(), word
+            else:
+                assert re.search(rf"^(def |class |){re.escape(word)}\b", source, re.MULTILINE), f"{file}: {word}"
+    asked = " ".join(question for question, _, _ in rows)
+    for words in (
+        "forecasts weighted",
+        "a CSV read",
+        "add a forecasting method",
+        "CUDA graph",
+        "numbers of the README",
+    ):
+        assert words in asked
+
+
+class LinksOfPage(HTMLParser):
+    """Addresses and names of the places in a page of the site."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.places: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.places |= {place for place in (values.get("id"), values.get("name")) if place}
+        self.links += [link for link in (values.get("href"), values.get("src")) if link]
+
+
+def broken_links(site: Path) -> list[str]:
+    """Links between the pages of a site that lead nowhere."""
+    read: dict[Path, LinksOfPage] = {}
+    for path in site.rglob("*.html"):
+        # downloads are files of the repository
+        if "_downloads" not in path.parts:
+            read[path.resolve()] = LinksOfPage()
+            read[path.resolve()].feed(path.read_text(encoding="utf-8"))
+    broken = []
+    for path, page in read.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            place = unquote(parts.fragment)
+            if not target.exists() or (place and target in read and place not in read[target].places):
+                broken.append(f"{path.relative_to(site.resolve())}: {link}")
+    return broken
+
+
+def test_broken_links_of_a_site_are_found(tmp_path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<p id="x"><a href="b.html#y">y</a> <a href="#x">x</a> <a href="https://c.org">c</a>'
+    )
+    (tmp_path / "b.html").write_text('<p id="z"><a href="a.html#x">x</a> <img src="no.png"> <a href="a.html#no">no</a>')
+    assert sorted(broken_links(tmp_path)) == ["a.html: b.html#y", "b.html: a.html#no", "b.html: no.png"]
 
 
 @pytest.mark.parametrize("package", pages.PACKAGES)
@@ -216,6 +322,11 @@ def test_the_site_builds_without_a_warning(tmp_path) -> None:
     assert done.returncode == 0, done.stderr
     for page in ("index", "concept", "howto/gpu", "tutorials/reading_operators", "reference/commands", "api/toa.nn"):
         assert (tmp_path / f"{page}.html").exists(), page
+    assert broken_links(tmp_path) == []
+    # formulas need neither a script nor the network
+    concept = (tmp_path / "concept.html").read_text(encoding="utf-8")
+    assert concept.count("<math") > 5
+    assert not any("http" in link for link in re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"([^\"]+)", concept))
     tutorial = (tmp_path / "tutorials" / "reading_operators.html").read_text()
     assert "mean squared error 0." in tutorial
     assert tutorial.count("sphx_glr_reading_operators_00") >= 2

@@ -17,20 +17,53 @@ from toa_bench.tables import step_flops, steps
 WHERE = {"device": "moon", "versions": {"torch": "2.9"}, "commit": "abc", "command": "python x.py"}
 
 
-@pytest.mark.parametrize("page", page_tables.PAGES)
+# pages of results and of docs, README and tables
+TEXTS = (
+    "README.md",
+    *(str(path.relative_to(ROOT)) for path in written("docs", "*.md")),
+    *(str(path.relative_to(ROOT)) for path in written("results", "*.md") if path.parent.name != "report"),
+)
+TABLES = tuple(page for page in TEXTS if page.startswith("results/tables/"))
+WITH_NUMBERS = [str(path.relative_to(ROOT)) for path in page_tables.written_pages()]
+# words of a page that answers one question; its tables are behind links
+MOST_WORDS = 1000
+# words beside the tables of a page that has only tables
+MOST_NOTES = 800
+
+
+@pytest.mark.parametrize("page", WITH_NUMBERS)
 def test_a_page_equals_its_records(page):
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert "<!-- generated: " in text
     assert page_tables.rendered(text) == text, "run `make pages`"
+    # a line that begins with a comment would end its paragraph
+    assert not re.search(r"^\s*<!-- value", text, re.MULTILINE)
+
+
+def words_of(text: str) -> int:
+    return len(re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL).split())
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_a_page_answers_one_question_in_at_most_a_thousand_words(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if page in TABLES:
+        assert words_of(re.sub(r"<!-- generated: .*?<!-- end -->", "", text, flags=re.DOTALL)) <= MOST_NOTES
+    else:
+        assert words_of(text) <= MOST_WORDS, "move tables to results/tables, or notes beside a table there"
+
+
+def test_every_page_of_tables_is_listed():
+    listed = (ROOT / "results" / "tables" / "README.md").read_text(encoding="utf-8")
+    assert [page for page in TABLES if f"({page.rsplit('/', 1)[1]})" not in listed] == ["results/tables/README.md"]
 
 
 def test_every_table_is_on_a_page():
-    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in page_tables.PAGES)
-    unused = {name for name in page_tables.all_tables() if f"<!-- generated: {name} -->" not in text}
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in WITH_NUMBERS)
+    unused = {name for name in page_tables.TABLES if f"<!-- generated: {name} -->" not in text}
     assert not unused
 
 
-@pytest.mark.parametrize("page", page_tables.PAGES)
+@pytest.mark.parametrize("page", WITH_NUMBERS)
 def test_no_table_of_numbers_is_typed_by_hand(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"<!-- generated: .*?<!-- end -->", "", text, flags=re.DOTALL)
@@ -39,30 +72,30 @@ def test_no_table_of_numbers_is_typed_by_hand(page):
     assert [line for line in typed if "Kᵀ" not in line and "S1, S2: forward" not in line] == []
 
 
-def test_every_run_of_the_search_is_in_the_recipe():
+def test_every_run_of_the_search_is_in_a_table():
     """By their number of cells: a run that no table selects would be lost."""
     records = stored_records("forecasting/search.jsonl")
     runs = {(r["config_hash"], r["device"][:3]) for r in records}
-    tables = [make() for name, make in page_tables.all_tables().items() if name.startswith("recipe-")]
+    tables = [make() for name, make in page_tables.TABLES.items() if name.startswith("recipe-")]
     cells = sum(len(re.findall(r"\S+ / \S+", line)) for made in tables for line in made.splitlines())
     assert cells == len(runs)
 
 
-def test_a_wrong_number_on_a_page_is_noticed(tmp_path, monkeypatch):
-    page = "before\n<!-- generated: demixing -->\n\nold\n\n<!-- end -->\nafter"
-    monkeypatch.setattr(page_tables, "ROOT", tmp_path)
-    monkeypatch.setattr(page_tables, "PAGES", ("page.md",))
-    monkeypatch.setattr(page_tables, "demixing_table", lambda: "| new |")
-    (tmp_path / "page.md").write_text(page)
-    assert page_tables.main(["--check"]) == 1
-    assert (tmp_path / "page.md").read_text() == page
-    assert page_tables.main([]) == 0
-    assert (tmp_path / "page.md").read_text() == page.replace("old", "| new |")
-    assert page_tables.main(["--check"]) == 0
+def test_a_wrong_number_on_a_page_is_noticed(tmp_path):
+    page = "before\n<!-- generated: efforts -->\n\nold\n\n<!-- end -->\nafter"
+    for path in ("README.md", "docs/page.md", "docs/howto/page.md", "results/tables/page.md"):
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(page)
+        assert page_tables.main(["--check"], tmp_path) == 1
+        assert file.read_text() == page
+        assert page_tables.main([], tmp_path) == 0
+        assert file.read_text() == page.replace("old", page_tables.efforts_table())
+        assert page_tables.main(["--check"], tmp_path) == 0
 
 
 def test_an_unknown_table_raises():
-    with pytest.raises(ValueError, match=message("table 'speed'", "must be one of primitive")):
+    with pytest.raises(ValueError, match=message("table 'speed'", "must be one of agreement")):
         page_tables.rendered("<!-- generated: speed --><!-- end -->")
 
 
@@ -130,12 +163,6 @@ def test_a_row_of_the_papers_table_stands_beside_the_peers_model(tmp_path):
 
 # numbers in sentences
 
-TEXTS = (
-    "README.md",
-    *(str(path.relative_to(ROOT)) for path in written("docs", "*.md")),
-    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "results").rglob("README.md")),
-)
-
 # phrases of pages with constants of the code: the phrase, a file, and what the file must contain
 CHECKED = (
     ("1e-12 in float64 and 1e-6 in float32", "tests/ops/test_sequences.py", "1e-12), (torch.float32, 1e-6)"),
@@ -143,9 +170,10 @@ CHECKED = (
     ("softmax is `nn.MultiheadAttention` to 1e-12", "tests/support.py", "tolerance: float = 1e-12"),
     ("other outputs: to 1e-12", "tests/support.py", "tolerance: float = 1e-12"),
     ("at a time, to 1e-12", "tests/support.py", "tolerance: float = 1e-12"),
+    ("on turned tokens, to 1e-12", "tests/support.py", "tolerance: float = 1e-12"),
     ("reference to 1e-10", "tests/ops/test_contract.py", "1e-10"),
     ("to 1e-5 in float32", "tests/ops/test_contract.py", "1e-5"),
-    ("sqrt(‖s‖² + 1e-6)", "src/toa/ops/attention/definitions.py", "L2_FLOOR = 1e-6"),
+    (r"\lVert s \rVert^2 + 10^{-6}", "src/toa/ops/attention/definitions.py", "L2_FLOOR = 1e-6"),
     ("drop rates 0.2, 0.6 and 0.95", "docs/figures.py", "(0.0, 0.2, 0.6, 0.95)"),
     ("at most 40 series", "src/toa/estimators/page_parts.py", "SERIES, VALUES, COLUMNS_ON = 40,"),
     ("20 % of TRAIN held out", "src/toa/data/classification.py", "VALIDATION_SHARE = 0.2"),
@@ -284,15 +312,14 @@ def test_every_constant_is_on_a_page_and_in_the_code():
 
 
 def test_every_page_with_a_marker_is_made():
-    marked = {page for page in TEXTS if "<!-- end -->" in (ROOT / page).read_text(encoding="utf-8")}
-    assert marked == set(page_tables.PAGES)
-    # a line that begins with a comment would end its paragraph
-    assert not any(re.search(r"^\s*<!-- value", (ROOT / page).read_text(encoding="utf-8"), re.M) for page in marked)
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in TEXTS}
+    marked = {page for page, text in texts.items() if re.search("<!-- (generated|value): ", text)}
+    assert marked == set(WITH_NUMBERS)
 
 
 def test_every_value_is_on_a_page():
     text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in TEXTS)
-    assert {name for name in page_values.all_values() if f"<!-- value: {name} -->" not in text} == set()
+    assert {name for name in page_values.VALUES if f"<!-- value: {name} -->" not in text} == set()
 
 
 @pytest.mark.parametrize(

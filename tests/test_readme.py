@@ -3,8 +3,10 @@ import functools
 import io
 import re
 
+import pytest
+
 import toa
-from tests.support import ROOT
+from tests.support import ROOT, written
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
@@ -46,9 +48,27 @@ def test_the_layer_example_gives_signed_weights():
     assert names["w_mix"].min() < 0  # type: ignore[attr-defined]
 
 
-def test_every_local_link_leads_somewhere():
-    for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/howto/*.md")):
-        links = re.findall(r"\]\(((?!http)[^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-        for link in links:
-            made = "tutorials/" in link or "reference/" in link
-            assert made or (page.parent / link).exists(), f"{page.name}: {link}"
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *written("docs", "*.md"),
+    *written("results", "*.md"),
+]
+
+
+def place_of(heading: str) -> str:
+    """The name that a heading has in a link, on GitHub and on the site."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_local_link_leads_somewhere(page):
+    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for link, place in re.findall(r"\]\((?!http|mailto)([^)#\s]*)#?([^)\s]*)\)", text):
+        # pages that building the site makes
+        if re.match(r"(\.\./)?(tutorials|reference)/", link):
+            continue
+        target = page.parent / link if link else page
+        assert target.exists(), link
+        if place:
+            headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            assert place in map(place_of, headings), f"{link}#{place}"

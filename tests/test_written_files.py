@@ -1,14 +1,23 @@
 """Results replace files, but no link, device or pipe."""
 
+import logging
 import os
+import stat
 import subprocess
 import sys
 
 import pytest
+import torch
 
 from tests.support import message
-from toa._files import write_atomically
+from toa import _files
+from toa._files import read_file, remove_partial, replacing, write_atomically
 from toa.cli import terminal
+from toa.experiments.records import claimed, read_records
+from toa.training.checkpoint import load_checkpoint, save_checkpoint
+
+# the name of a file that another process is writing
+DIGITS = "0123456789abcdef" * 2
 
 
 def test_a_link_stays_and_its_file_is_replaced(tmp_path):
@@ -51,3 +60,105 @@ def test_what_is_no_file_is_refused_before_training_and_stays(tmp_path, kind):
         with pytest.raises(ValueError, match=message("out.csv must be a file to write", remedy)):
             write(path)
     assert path.is_fifo() or path.is_dir()
+
+
+def test_the_clean_up_of_another_writer_leaves_a_finished_part(tmp_path, monkeypatch):
+    replace = os.replace
+
+    def replace_after_clean_up(source, target):
+        for partial in tmp_path.glob("*.partial"):
+            remove_partial(partial)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_after_clean_up)
+    write_atomically(tmp_path / "a.json", b"new")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]
+
+
+def test_loading_reads_one_version_of_a_file_that_is_replaced_meanwhile(tmp_path, monkeypatch):
+    path = tmp_path / "m.safetensors"
+    save_checkpoint(tmp_path / "later", {"x": torch.ones(3)}, {"version": 2})
+    save_checkpoint(path, {"x": torch.zeros(3)}, {"version": 1})
+    parse = _files.parse_json
+
+    def parse_while_replaced(text, where):
+        if (tmp_path / "later").exists():
+            os.replace(tmp_path / "later", path)
+        return parse(text, where)
+
+    monkeypatch.setattr("toa.training.checkpoint.parse_json", parse_while_replaced)
+    saved = load_checkpoint(path)
+    assert saved.facts == {"version": 1}
+    assert torch.equal(saved.tensors["x"], torch.zeros(3))
+    assert load_checkpoint(path).facts == {"version": 2}
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
+def test_a_replaced_file_keeps_its_mode(mode, tmp_path):
+    path = tmp_path / "m.toa"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    with replacing(path) as file:
+        file.write(b"new")
+        # nobody else can read what is being written
+        (partial,) = tmp_path.glob("*.partial")
+        assert stat.S_IMODE(partial.stat().st_mode) == mode
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_a_file_of_another_owner_stays_theirs_or_a_warning_names_it(tmp_path, monkeypatch, caplog):
+    path = tmp_path / "m.toa"
+    path.write_bytes(b"old")
+    old = path.stat()
+    owners = []
+    fstat = os.fstat
+
+    def of_another(descriptor):
+        fields = list(fstat(descriptor))
+        fields[stat.ST_UID] += 1
+        return os.stat_result(fields)
+
+    def refuse(*arguments):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "fstat", of_another)
+    monkeypatch.setattr(os, "fchown", lambda descriptor, user, group: owners.append((user, group)))
+    with (tmp_path / "new").open("wb") as file:
+        _files._copy_permissions(path, file)
+        assert owners == [(old.st_uid, old.st_gid)]
+        monkeypatch.setattr(os, "fchown", refuse)
+        # other tests may have silenced it
+        monkeypatch.setattr(logging.getLogger("toa"), "propagate", True)
+        with caplog.at_level(logging.WARNING, logger="toa"):
+            _files._copy_permissions(path, file)
+    assert "m.toa belongs to another user or group" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["p.toa.backup.partial", "p.toa.0123.partial", f"p.toa.{DIGITS.upper()}.partial"])
+def test_writing_leaves_files_of_others(name, tmp_path):
+    (tmp_path / name).write_bytes(b"mine")
+    write_atomically(tmp_path / "p.toa", b"new")
+    with claimed(tmp_path):
+        pass
+    assert (tmp_path / name).read_bytes() == b"mine"
+
+
+def test_writing_removes_what_a_killed_writer_left(tmp_path):
+    (tmp_path / f"p.toa.{DIGITS}.partial").write_bytes(b"half")
+    write_atomically(tmp_path / "p.toa", b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["p.toa"]
+
+
+@pytest.mark.parametrize("name", ["x" * 251 + ".csv", "é" * 127, "x" * 100])
+def test_a_long_name_is_written_and_its_rest_removed(name, tmp_path):
+    (tmp_path / f"{_files.partial_name(name)}.{DIGITS}.partial").write_bytes(b"half")
+    write_atomically(tmp_path / name, b"new")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [(name, b"new")]
+
+
+@pytest.mark.parametrize("read", [read_file, load_checkpoint, lambda path: read_records([path.parent])])
+def test_a_pipe_is_refused_at_once(read, tmp_path):
+    path = tmp_path / "record.json"
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=message("record.json must be", "got a folder, a device or a pipe")):
+        read(path)

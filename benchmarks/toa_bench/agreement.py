@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from toa._checks import ArgumentError
 from toa.data import mark_names
 from toa.experiments.records import Record, provenance
 from toa.models import BACKBONES, build_forecaster
@@ -203,7 +204,7 @@ def find_peer(path: Path) -> str:
         if (path / file).is_file():
             return name
     known = ", ".join(f"{name} ({file})" for name, (file, _) in _PEERS.items())
-    raise ValueError(f"peer must be a checkout with a known file, got {path}; known: {known}.")
+    raise ArgumentError("peer", "be a checkout with a known file", path, f"known: {known}")
 
 
 def compare_checkout(path: Path) -> list[Record]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from toa._checks import check_at_least, check_choice
+from toa._checks import ArgumentError, check_at_least, check_choice
 from toa._console import make_console, make_table
 from toa._files import parse_json, unseal, write_atomically
 from toa.estimators.effort import EFFORTS
@@ -35,7 +35,7 @@ def read_lines(path: Path, *fields: str) -> list[Record]:
         where = f"line {number} of {path}"
         content = parse_json(line, where)
         if not isinstance(content, dict) or not {"benchmark", *fields} <= content.keys():
-            raise ValueError(f"{where} must be a record of this benchmark, got another; give another file as --out.")
+            raise ArgumentError(where, "be a record of this benchmark", "another", "give another file as --out")
         found.append(unseal(content, where)[0])
     return found
 
@@ -119,9 +119,8 @@ def _check_same_work(record: Record | None, work: Mapping[str, Any], where: str)
         if stored != asked:
             shown = "left out" if stored is None else stored
             name = "--" + option.replace("_", "-")
-            raise ValueError(
-                f"{name} must be {shown} as in the records of {where}, got {asked}; give the same, or another file as "
-                "--out."
+            raise ArgumentError(
+                name, f"be {shown} as in the records of {where}", asked, "give the same, or another file as --out"
             )
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from toa import ops
-from toa._checks import check_at_least, check_choice
+from toa._checks import ArgumentError, check_at_least, check_choice
 from toa.training.distributed import numerics
 from toa_bench.rivals import RIVALS, attend, rival_objection
 from toa_bench.step_cost import PeakMemory
@@ -90,7 +90,7 @@ class OpCase(OpSettings):
         for name in ("batch", "tokens", "heads", "width"):
             check_at_least(name, getattr(self, name), 1)
         if self.system == SDPA and self.activation != "softmax":
-            raise ValueError(f"activation of {SDPA} must be softmax, got {self.activation!r}.")
+            raise ArgumentError(f"activation of {SDPA}", "be softmax", repr(self.activation))
 
     @property
     def name(self) -> str:

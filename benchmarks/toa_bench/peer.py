@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from toa._checks import ArgumentError
 from toa.data import mark_names
 from toa.training.forecast import ForecastRun
 from toa.training.loop import synchronized_time
@@ -58,9 +59,11 @@ class _StandIn(ModuleType):
 def check_peer(path: Path) -> None:
     """Raise ValueError if a folder is not a checkout of the peer."""
     if not ((path / "run.py").is_file() and (path / "models" / "PatchTST.py").is_file()):
-        raise ValueError(
-            f"peer must be a checkout of Time-Series-Library, with run.py and models/PatchTST.py, got {path}; "
-            "clone github.com/thuml/Time-Series-Library."
+        raise ArgumentError(
+            "peer",
+            "be a checkout of Time-Series-Library, with run.py and models/PatchTST.py",
+            path,
+            "clone github.com/thuml/Time-Series-Library",
         )
 
 

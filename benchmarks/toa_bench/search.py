@@ -13,6 +13,7 @@ from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
 
+from toa._checks import ArgumentError
 from toa.experiments.records import Record
 
 ROOT = Path(__file__).parents[2]
@@ -166,7 +167,7 @@ def read_trial(plan: Plan, record: Record, where: str) -> Record:
     """
     config, metrics = record["config"], record["metrics"]
     if config.get("test", True) or any(not name.startswith("val_") for name in metrics):
-        raise ValueError(f"{where} must be a run with test=false, got one with a test error; leave it out.")
+        raise ArgumentError(where, "be a run with test=false", "one with a test error", "leave it out")
     settings = [value for option, value in pairwise(shlex.split(record["command"])) if option == "--set"]
     settings = [setting for setting in settings if setting not in (*plan.base, "test=false")]
     loss = 1.0 - metrics["val_accuracy"] if record["task"] == "classify" else metrics[f"val_{config['loss']}"]

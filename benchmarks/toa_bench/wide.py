@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from toa._checks import ArgumentError
 from toa.data import DATASETS
 from toa.experiments import resolve
 from toa.experiments.records import Record, check_record
@@ -179,7 +180,7 @@ def validation_error(record: Record) -> float:
     """Validation error of a trial; infinite if it diverged."""
     config = record["config"]
     if config.get("test", True):
-        raise ValueError(f"a trial must have test=false, got a run with a test error: {record['command']}.")
+        raise ArgumentError("a trial", "have test=false", f"a run with a test error: {record['command']}")
     found = record["metrics"].get("val_mse", math.inf)
     return found if math.isfinite(found) else math.inf
 
@@ -222,7 +223,7 @@ def choose_setting(plan: WidePlan, dataset: str, system: str, results: Results) 
         return None
     best = min(done, key=done.__getitem__)
     if math.isinf(done[best]):
-        raise ValueError(f"{system} on {dataset} must have a trial that converges, got none of {len(done)}.")
+        raise ArgumentError(f"{system} on {dataset}", "have a trial that converges", f"none of {len(done)}")
     return Choice(dataset=dataset, system=system, setting=best, validation=done)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from toa._checks import ArgumentError
 from toa._console import duration
 from toa.data import DATASETS, DatasetNotFoundError, ForecastData, Windows, locate
 from toa.experiments.records import Record
@@ -49,7 +50,7 @@ def here(plan: WidePlan, wanted: list[str] | None, data_dir: Path | None) -> lis
     if wanted is not None:
         unknown = [name for name in wanted if name not in members]
         if unknown:
-            raise ValueError(f"--set must be one of {', '.join(members)}, got {unknown[0]!r}.")
+            raise ArgumentError("--set", f"be one of {', '.join(members)}", repr(unknown[0]))
         for name in wanted:
             locate(DATASETS[name], data_dir)
         return wanted
@@ -139,7 +140,7 @@ def checked_commit(sources: Path | None) -> str | None:
         content = (ROOT / path).read_bytes()
         found = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
         if found != expected:
-            raise ValueError(f"{path} must be the file of commit {commit}, got another; copy the sources again.")
+            raise ArgumentError(path, f"be the file of commit {commit}", "another", "copy the sources again")
     listed = {line.partition(" ")[2] for line in lines}
     extra = [
         str(path.relative_to(ROOT))
@@ -147,7 +148,7 @@ def checked_commit(sources: Path | None) -> str | None:
         if str(path.relative_to(ROOT)) not in listed
     ]
     if extra:
-        raise ValueError(f"{extra[0]} must be a file of commit {commit}, got one that is not; remove it.")
+        raise ArgumentError(extra[0], f"be a file of commit {commit}", "one that is not", "remove it")
     return commit
 
 

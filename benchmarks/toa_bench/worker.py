@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from toa._checks import ArgumentError
+
 Record = dict[str, Any]
 
 
@@ -57,7 +59,7 @@ class Worker:
             code = self._process.wait()
             self._log.seek(0)
             last = (self._log.read().strip().splitlines() or ["nothing on stderr"])[-1]
-            raise ValueError(f"{self.name} must run to its end, got exit code {code}: {last}")
+            raise ArgumentError(self.name, "run to its end", f"exit code {code}: {last}")
         found: Record = json.loads(line)
         return found
 

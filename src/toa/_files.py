@@ -12,6 +12,8 @@ import hashlib
 import json
 import logging
 import os
+import re
+import stat
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
@@ -30,6 +32,10 @@ CHECKSUM = "checksum"
 # endings of tables that can be written, and those that need a package
 _PACKAGES = dict.fromkeys((".parquet", ".pq", ".feather", ".arrow"), "pyarrow") | {".xlsx": "openpyxl"}
 _TABLES = (".csv", ".tsv", ".txt", "", ".jsonl", ".ndjson", ".json", *_PACKAGES)
+# a file that is being written: the name of its target, or a digest of a long name, and 32 random digits
+_PARTIAL = re.compile(r"(.+)\.[0-9a-f]{32}\.partial")
+# bytes of a name to which the digits and the ending can be added on every common file system
+_LONGEST_NAME = 100
 # longer integers are no counts, seeds or sizes, and break conversions to floats
 _DIGITS = 40
 
@@ -44,34 +50,84 @@ def write_atomically(path: Path, content: bytes) -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write to that replaces the one at `path` after the block; an error or a crash leaves the old one.
 
-    A symbolic link stays, and the file that it names is replaced.
+    A symbolic link stays, and the file that it names is replaced. The new file has the permissions of the old one, and
+    its owner where this is permitted.
     """
     check_replaceable(path)
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+    partial = path.with_name(f"{partial_name(path.name)}.{uuid.uuid4().hex}.partial")
     try:
-        for other in path.parent.glob(f"{glob.escape(path.name)}.*.partial"):
+        for other in path.parent.glob(f"{glob.escape(partial_name(path.name))}.*.partial"):
             remove_partial(other)
-        # held, so that others see that it is in use; the kernel ends the lock
-        while True:
-            file = partial.open("wb")
-            fcntl.flock(file, fcntl.LOCK_EX)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), partial.stat()):
-                    break
-            # another process removed it before it was locked
-            file.close()
-        with file:
+        with _locked(partial) as file:
+            _copy_permissions(path, file)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
+            # while it is locked: without the lock, another writer would remove it as a rest of a killed one
+            os.replace(partial, path)
     except OSError as error:
         # a full disk or a broken one names no file
         raise OSError(error.errno, f"{error.strerror or error}; the file was not written", str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> BinaryIO:
+    """A new file, locked so that others see that it is in use; the kernel ends the lock."""
+    while True:
+        file = path.open("wb")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        # another process removed it before it was locked
+        file.close()
+
+
+def _copy_permissions(path: Path, file: BinaryIO) -> None:
+    """Give an open file the mode of the one at `path`, if there is one, and its owner where this is permitted."""
+    try:
+        old = path.stat()
+    except OSError:
+        # no such file, or a loop of links, which is replaced
+        return
+    new = os.fstat(file.fileno())
+    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+        try:
+            os.fchown(file.fileno(), old.st_uid, old.st_gid)
+        except PermissionError:
+            log = logging.getLogger("toa")
+            log.warning("%s belongs to another user or group; it will belong to the user who writes it.", path)
+    os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
+
+
+def partial_name(name: str) -> str:
+    """How the name of a file that is being written begins: a digest where the name is long."""
+    encoded = os.fsencode(name)
+    return name if len(encoded) <= _LONGEST_NAME else hashlib.sha256(encoded).hexdigest()
+
+
+def target_of(partial: Path) -> str | None:
+    """What `partial_name` returned for the file that is being written here; None for a file with another name."""
+    match = _PARTIAL.fullmatch(partial.name)
+    return match[1] if match else None
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a regular file; raises ValueError for a pipe, which could wait forever, and for a device."""
+    # a pipe without a writer opens at once
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ArgumentError(path, "be a file", "a folder, a device or a pipe", "copy its content to a file")
+        return file.read()
+
+
+def read_text(path: Path) -> str:
+    """The text of a regular file in UTF-8."""
+    return read_file(path).decode()
 
 
 def check_replaceable(path: Path) -> None:
@@ -88,7 +144,9 @@ def check_replaceable(path: Path) -> None:
 
 
 def remove_partial(partial: Path) -> None:
-    """Remove what a killed process has left of a write, but not what another one is writing."""
+    """Remove what a killed process has left of a write, but not what another one is writing, nor a file of others."""
+    if target_of(partial) is None:
+        return
     with suppress(OSError), partial.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         partial.unlink()

@@ -31,7 +31,7 @@ import torch
 
 from tests.campaign.loaders import LOADERS, Loader
 from toa._files import seal
-from toa.estimators.base import WEIGHTS
+from toa.estimators.files import WEIGHTS
 from toa.training.checkpoint import load_checkpoint, save_checkpoint
 
 # seconds of CPU time per file

@@ -21,8 +21,9 @@ from toa.data.collections import read_tsf
 from toa.data.formats import write_frame
 from toa.data.tables import read_labels
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
-from toa.estimators.base import CONFIG, WEIGHTS, load_estimator
+from toa.estimators.base import load_estimator
 from toa.estimators.boosting import BoostedTrees
+from toa.estimators.files import CONFIG, WEIGHTS
 from toa.estimators.lag_methods import TREES, FittedTrees
 from toa.estimators.stack import Stack
 from toa.experiments import resolve

@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 
 from toa.estimators import Forecaster
-from toa.estimators.base import NETWORK
+from toa.estimators.architecture import NETWORK
 from toa.estimators.choice import Ensemble, fit_ensemble
 from toa.estimators.effort import EFFORTS, Ceiling
 from toa.estimators.families import FAMILIES, candidates

@@ -11,9 +11,9 @@ from sklearn.exceptions import NotFittedError
 import toa
 from tests.support import message
 from toa.data import SeriesWindows
-from toa.estimators.base import save_file
 from toa.estimators.combination import inject_anomalies
 from toa.estimators.detector import MODELS, AnomalyDetector
+from toa.estimators.files import save_file
 from toa.estimators.scorers import SCORERS
 from toa.estimators.sizes import choose_stride
 from toa.estimators.thresholds import Thresholds

@@ -10,13 +10,13 @@ from tests.estimators.stages import ensemble_of, given_forecasts, validate_serie
 from tests.estimators.test_baselines import seasonal_series
 from tests.support import message
 from toa.data import DatasetNotFoundError, load_collection
-from toa.estimators.base import weighted_mean
 from toa.estimators.baselines import BASELINES, align_histories, has_season
 from toa.estimators.choice import Ensemble, choose_weights, weigh_at
 from toa.estimators.effort import EFFORTS, Ceiling
 from toa.estimators.lag_methods import FittedBaseline, forecast_in_blocks, linear_lookbacks
 from toa.estimators.methods import Histories
 from toa.estimators.origins import RollingOrigins, series_scale
+from toa.estimators.weights import weighted_mean
 
 
 def test_origins_lie_in_the_held_rows_and_leave_a_history():

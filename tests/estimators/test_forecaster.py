@@ -20,7 +20,7 @@ from tests.estimators.signals import long, quick, wave, wide
 from tests.support import message
 from toa.data.panel import make_panel
 from toa.estimators import Forecaster
-from toa.estimators import base as saving
+from toa.estimators import files as saving
 from toa.estimators.sizes import DEFAULT_ATTENTION, choose_lookback, choose_recipe, choose_schedule, choose_settings
 from toa.estimators.units import conformal_width
 from toa.experiments import resolve

@@ -10,7 +10,7 @@ from safetensors.torch import save_file as save_tensors
 import toa
 from tests.support import message
 from toa.estimators import Forecaster
-from toa.estimators import base as saving
+from toa.estimators import files as saving
 from toa.training.checkpoint import load_checkpoint, save_checkpoint
 
 TENSORS = {"w": torch.arange(6.0).reshape(2, 3), "half": torch.ones(3, dtype=torch.bfloat16), "scalar": torch.tensor(2)}

@@ -22,7 +22,7 @@ def test_a_claim_has_one_holder_and_ends_with_its_block(tmp_path):
 
 def test_a_claim_keeps_written_files_and_removes_partial_ones(tmp_path):
     (tmp_path / "record.json").touch()
-    (tmp_path / "record.json.17.partial").touch()
+    (tmp_path / "record.json.0123456789abcdef0123456789abcdef.partial").touch()
     with claimed(tmp_path):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]

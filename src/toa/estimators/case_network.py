@@ -8,7 +8,6 @@ Alphabet: n cases, L longest length, l length of a case, C channels, K classes, 
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from toa._checks import check_finite
 from toa.data.classification import Cases, pad_cases
 from toa.data.panel import Values
 from toa.estimators import sizes
-from toa.estimators.base import attention_spec
+from toa.estimators.architecture import attention_spec, train_task
 from toa.estimators.classifier_settings import CaseNetworkSpec, CaseSchema
 from toa.estimators.importance import Importance, in_float64, integrated_gradients
 from toa.estimators.members import CaseTraining, ScaledCases, ValidatedMember
@@ -36,7 +35,7 @@ from toa.estimators.probabilities import (
 )
 from toa.training.base import TASKS, TaskData
 from toa.training.classify import classify, validation_logits
-from toa.training.distributed import make_fabric, resolve_device
+from toa.training.distributed import resolve_device
 from toa.training.loop import TrainingStopped
 from toa.training.optimization import TrainingConfig
 
@@ -219,16 +218,13 @@ def _train(
 ) -> tuple[nn.Module, TrainingStopped | None]:
     """Train without changing the global random state; with the best weights, a signal that ended it is returned."""
     config = _config(spec, architecture, epochs=schedule["epochs"], batch_size=schedule["batch_size"])
-    if spec.progress:
-        from toa._console import show_epochs
     try:
-        with show_epochs(_TITLE) if spec.progress else nullcontext() as observe:
-            model, *_ = _TASK.fit(config, data, make_fabric(spec.device), key=_TITLE, observe=observe)
+        model, _ = train_task(_TASK, config, data, device=spec.device, progress=spec.progress, title=_TITLE)
     except TrainingStopped as stopped:
         if stopped.model is None:
             raise
         return stopped.model.eval(), stopped
-    return model.eval(), None
+    return model, None
 
 
 def _task_data(

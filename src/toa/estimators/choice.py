@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float64
 
-from toa.estimators.base import greedy_weights, weighted_mean
 from toa.estimators.baselines import BASELINES, SEASONS_TO_TELL, has_season, repeat_season
 from toa.estimators.lag_methods import FittedBaseline, local_rows
 from toa.estimators.methods import FittedMethod, Histories, Training, Validated
 from toa.estimators.origins import ROUNDING, RollingOrigins, Series, align_series, series_scale
+from toa.estimators.weights import greedy_weights, weighted_mean
 
 # windows that the best baseline counts as in the weights
 _PRIOR_WINDOWS = 6.0

@@ -17,11 +17,12 @@ from sklearn.base import ClassifierMixin
 from torch import Tensor, nn
 
 from toa._checks import check_at_least
-from toa.data.columns import warn_of_misread
+from toa.data.columns import warn_of_misread, warn_of_single_cases
 from toa.data.frames import check_frequency, check_results, read_cases, to_native
 from toa.data.frequency import Frequency
 from toa.data.panel import Panel
-from toa.estimators.base import NETWORK, Estimator
+from toa.estimators.architecture import NETWORK
+from toa.estimators.base import Estimator
 from toa.estimators.classifier_files import classifier_state, restore_classifier
 from toa.estimators.classifier_fitting import fit_classifier, prepare_fit
 from toa.estimators.classifier_settings import CaseNetworkSpec, CaseSchema, ClassifierSettings
@@ -82,7 +83,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         time: In a frame, the column of times or steps.
         values: In a frame, the channels; None for all other columns.
         label: In a frame, the column of classes.
-        missing, day_first, time_zone, device, progress: As in `toa.Forecaster`.
+        missing, missing_values, day_first, time_zone, device, progress: As in `toa.Forecaster`.
         seed: Seed of the kernels, folds, weights, batches, dropout and SOR.
 
     Attributes:
@@ -259,7 +260,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         self.fitted_ = restore_classifier(tensors, facts, self.settings_of_fit().network, where)
 
     @property
-    def model_(self) -> nn.Module:  # type: ignore[override]
+    def model_(self) -> nn.Module:
         """The trained network."""
         return nn.Identity() if self.fitted_.network is None else self.fitted_.network.model
 
@@ -319,12 +320,12 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return self.fitted_.weights
 
     @property
-    def architecture_(self) -> dict[str, Any]:  # type: ignore[override]
+    def architecture_(self) -> dict[str, Any]:
         """Backbone, settings and steps per token of the network."""
         return dict(self.fitted_.architecture)
 
     @property
-    def validation_(self) -> float | None:  # type: ignore[override]
+    def validation_(self) -> float | None:
         """Cross-validated accuracy; None without any held-out case."""
         return self.fitted_.validation
 
@@ -344,7 +345,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return self.fitted_.no_network
 
     @property
-    def truncated_(self) -> tuple[str, ...]:  # type: ignore[override]
+    def truncated_(self) -> tuple[str, ...]:
         """Members that `time_limit` left out."""
         return self.fitted_.truncated
 
@@ -360,6 +361,7 @@ def _read_classes(panel: Panel, y: Any, cases: Any) -> tuple[np.ndarray, Codes]:
             f"y must have a class with at least two cases, got {len(labels)} cases of as many classes; is it "
             "continuous, a number to predict?"
         )
+    warn_of_single_cases(classes.tolist(), np.bincount(codes).tolist())
     return classes, codes
 
 

@@ -13,7 +13,7 @@ from toa._checks import check_count, check_finite, check_shape
 from toa._limits import check_unpacked
 from toa.data.frames import read_cases
 from toa.data.splits import StandardScaler
-from toa.estimators.base import NETWORK
+from toa.estimators.architecture import NETWORK
 from toa.estimators.case_network import FittedCaseNetwork, build_case_network, patch_of
 from toa.estimators.classifier_settings import CaseNetworkSpec, CaseSchema
 from toa.estimators.fitted_classifier import FittedClassifier

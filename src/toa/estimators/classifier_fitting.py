@@ -16,7 +16,7 @@ import numpy as np
 
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
-from toa.estimators.base import NETWORK
+from toa.estimators.architecture import NETWORK
 from toa.estimators.case_network import (
     FittedCaseNetwork,
     NetworkMember,

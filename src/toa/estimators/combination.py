@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from toa.estimators.base import NETWORK
+from toa.estimators.architecture import NETWORK
 from toa.estimators.scoring import Rows, Score, window_max, window_mean
 
 # scores that are always averaged

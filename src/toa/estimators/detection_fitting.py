@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from toa.data.panel import Panel
-from toa.estimators.base import NETWORK
+from toa.estimators.architecture import NETWORK
 from toa.estimators.combination import Combination, inject_anomalies
 from toa.estimators.detector_inputs import constant_channels, fit_inputs, window_of_fit
 from toa.estimators.detector_score import MEAN, DetectorScore

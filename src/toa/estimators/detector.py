@@ -23,7 +23,8 @@ from toa.data.panel import Id, MissingValuesError, Panel
 from toa.data.splits import StandardScaler
 from toa.estimators import fitted_detector as results
 from toa.estimators.alarms import AlarmRule, flags_f1
-from toa.estimators.base import NETWORK, Estimator
+from toa.estimators.architecture import NETWORK
+from toa.estimators.base import Estimator
 from toa.estimators.combination import Combination
 from toa.estimators.detection_fitting import fit_detector
 from toa.estimators.detector_files import detector_state, restore_detector, try_detector
@@ -90,7 +91,7 @@ class AnomalyDetector(Estimator):
         patience: Epochs without a better validation loss before training stops.
         validation_share: Share held out at the end of each series, to select the epoch and to compare the methods.
         values: Columns to read; None for all others.
-        id, time, freq, missing, day_first, time_zone, seed, device, progress: As in `toa.Forecaster`.
+        id, time, freq, missing, missing_values, day_first, time_zone, seed, device, progress: As in `toa.Forecaster`.
 
     Attributes:
         model_: The trained network; an identity if there is none.
@@ -362,8 +363,6 @@ class AnomalyDetector(Estimator):
         self._check_parameters()
         self.fitted_ = restore_detector(tensors, facts, self.settings_of_fit(), where)
         self.reset_stream()
-
-    def _try(self) -> None:
         try_detector(self.fitted_, self.settings_of_fit())
 
     @property
@@ -373,7 +372,7 @@ class AnomalyDetector(Estimator):
         return self.fitted_.score.weights
 
     @property
-    def model_(self) -> nn.Module:  # type: ignore[override]
+    def model_(self) -> nn.Module:
         """The trained network; an identity if there is none."""
         return nn.Identity() if self.fitted_.network is None else self.fitted_.network.model
 
@@ -408,12 +407,12 @@ class AnomalyDetector(Estimator):
         return self.fitted_.day_first
 
     @property
-    def architecture_(self) -> dict[str, Any]:  # type: ignore[override]
+    def architecture_(self) -> dict[str, Any]:
         """Backbone, attention and settings."""
         return dict(self.fitted_.architecture)
 
     @property
-    def validation_(self) -> float | None:  # type: ignore[override]
+    def validation_(self) -> float | None:
         """Mean squared error of the held-out rows; None without a network."""
         return None if self.fitted_.network is None else self.fitted_.network.validation
 
@@ -438,6 +437,6 @@ class AnomalyDetector(Estimator):
         return self.fitted_.score.combination
 
     @property
-    def truncated_(self) -> tuple[str, ...]:  # type: ignore[override]
+    def truncated_(self) -> tuple[str, ...]:
         """Methods that `time_limit` left out."""
         return self.fitted_.truncated

@@ -11,11 +11,11 @@ from torch import Tensor
 from toa._checks import check_count, check_finite, check_positive
 from toa._limits import check_unpacked
 from toa.data.splits import StandardScaler
-from toa.estimators.base import named
 from toa.estimators.combination import Combination
 from toa.estimators.detector_inputs import DetectorInputs
 from toa.estimators.detector_score import DetectorScore
 from toa.estimators.detector_settings import OLDER_LARGEST, DetectorSettings
+from toa.estimators.files import tensors_under
 from toa.estimators.fitted_detector import FittedDetector, flagged
 from toa.estimators.reconstruction import FittedReconstruction, WindowShape, build_network
 from toa.estimators.scorers import SCORERS
@@ -63,11 +63,11 @@ def restore_detector(
     largest = None
     combination = None
     if "choice" in facts:
-        combination = Combination.from_state(named(tensors, "choice."), facts["choice"])
+        combination = Combination.from_state(tensors_under(tensors, "choice."), facts["choice"])
         largest = facts.get("largest", OLDER_LARGEST)
         check_positive("largest", largest)
     baselines = {
-        name: SCORERS[name].load(named(tensors, f"scorer.{name}."), len(columns), largest)
+        name: SCORERS[name].load(tensors_under(tensors, f"scorer.{name}."), len(columns), largest)
         for name in facts.get("scorers", ())
     }
     constant = tuple(facts.get("constant", ()))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from toa.estimators.alarms import Evidence
-from toa.estimators.base import NETWORK
+from toa.estimators.architecture import NETWORK
 from toa.estimators.combination import Combination
 from toa.estimators.reconstruction import FittedReconstruction
 from toa.estimators.scoring import Baseline, Rows, Score, Scorer, Series, window_mean

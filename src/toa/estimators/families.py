@@ -1,6 +1,7 @@
 """The methods that a forecaster chooses from: one line per family."""
 
 from toa._registry import Registry
+from toa.estimators.all_columns import AllColumns
 from toa.estimators.lag_methods import Baselines, LinearModels, Trees
 from toa.estimators.methods import Family, Method
 from toa.estimators.network_method import Networks
@@ -11,6 +12,7 @@ FAMILIES: Registry[Family] = Registry("family of methods")
 FAMILIES.register("baselines")(Baselines())
 FAMILIES.register("linear")(LinearModels())
 FAMILIES.register("trees")(Trees())
+FAMILIES.register("columns")(AllColumns())
 FAMILIES.register("covariates")(Regressions())
 FAMILIES.register("network")(Networks())
 

@@ -18,7 +18,7 @@ import torch
 from toa.data.frames import write_forecast
 from toa.data.frequency import Frequency
 from toa.data.panel import Panel
-from toa.estimators.base import NETWORK
+from toa.estimators.architecture import NETWORK, NO_NETWORK
 from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.intervals import Choice
 from toa.estimators.lag_methods import history_rows
@@ -32,8 +32,6 @@ from toa.estimators.units import Prediction, check_forecast, join_batches
 WINDOWS = 2_000
 # the same in windows times columns
 HISTORIES = 40_000
-# architecture of a forecaster without a network
-NO_NETWORK: Mapping[str, Any] = {"backbone": None, "attention": None, "settings": {}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -57,6 +55,7 @@ class FittedForecaster:
     interval: float | None
     freq: Frequency | None
     time_column: str | None
+    id_column: str | None
     day_first: bool | None
     season: int
     inputs: Inputs
@@ -199,6 +198,9 @@ def predict(fitted: FittedForecaster, panel: Panel, steps: int, future: Any, opt
         warnings.warn(text, stacklevel=3)
     forecast = fitted.forecast(panel, list(enumerate(panel.lengths)), network, ahead)
     check_forecast(forecast, fitted.columns)
+    if fitted.interval is not None and "lower" not in forecast:
+        text = f"the forecast has no interval of {fitted.interval}: the rows of fit were too few; fit to more rows."
+        warnings.warn(text, UserWarning, stacklevel=3)
     parts = {name: part[:, :steps].numpy() for name, part in forecast.items()}
     return write_forecast(panel, parts, steps, fitted.columns, fitted.quantiles)
 

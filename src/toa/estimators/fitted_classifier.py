@@ -17,10 +17,9 @@ from toa._checks import check_finite
 from toa.data.frames import check_frequency
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
-from toa.estimators.base import NETWORK
+from toa.estimators.architecture import NETWORK, NO_NETWORK
 from toa.estimators.case_network import FittedCaseNetwork
 from toa.estimators.classifier_settings import CaseSchema
-from toa.estimators.fitted import NO_NETWORK
 from toa.estimators.members import FittedMember, ScaledCases
 from toa.estimators.probabilities import Probabilities
 from toa.estimators.ridge_members import FittedRidge

@@ -18,6 +18,7 @@ from toa.data.frames import check_results, columns_by_row, to_native
 from toa.data.frequency import Frequency
 from toa.data.panel import Panel
 from toa.estimators.alarms import AlarmRule, Event, event_columns, find_events, flag_rows
+from toa.estimators.architecture import NO_NETWORK
 from toa.estimators.detector_inputs import DetectorInputs
 from toa.estimators.detector_score import DetectorScore
 from toa.estimators.reconstruction import FittedReconstruction
@@ -27,8 +28,6 @@ from toa.estimators.thresholds import Thresholds
 
 # columns of the results of `alarms`
 RESULTS = ("score", "anomaly", "event", "start", "end", "peak", "rows", "severity", "channel", "why")
-# architecture of a detector without a network
-NO_NETWORK: Mapping[str, Any] = {"backbone": None, "attention": None, "settings": {}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ import torch
 
 from toa.data.frequency import season_of
 from toa.data.panel import Panel
-from toa.estimators.base import NETWORK
+from toa.estimators.architecture import NETWORK
 from toa.estimators.baselines import choose_season
 from toa.estimators.choice import fit_ensemble, weigh_at
 from toa.estimators.covariates import Covariates
@@ -182,6 +182,7 @@ def _facts(panel: Panel, settings: ForecastSettings, season: int) -> dict[str, A
         "interval": settings.interval,
         "freq": panel.freq,
         "time_column": panel.time_column,
+        "id_column": panel.id_column,
         "day_first": panel.day_first,
         "season": season,
     }

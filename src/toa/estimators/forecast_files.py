@@ -10,10 +10,10 @@ from torch import Tensor
 from toa._checks import check_at_least, check_count, check_shape
 from toa._limits import check_unpacked
 from toa.data.frequency import season_of
-from toa.estimators.base import named
 from toa.estimators.baselines import REGRESSIONS
 from toa.estimators.covariates import Covariates
 from toa.estimators.families import FAMILIES
+from toa.estimators.files import tensors_under
 from toa.estimators.fitted import FittedForecaster
 from toa.estimators.intervals import Choice
 from toa.estimators.methods import FittedMethod
@@ -35,6 +35,7 @@ def forecaster_state(fitted: FittedForecaster) -> tuple[dict[str, Tensor], dict[
     facts: dict[str, Any] = {
         "columns": list(fitted.columns),
         "ids": list(fitted.inputs.ids),
+        "id": fitted.id_column,
         "known": fitted.inputs.covariates.state(),
         "season": fitted.season,
         "day_first": fitted.day_first,
@@ -57,13 +58,14 @@ def restore_forecaster(
     freq, time_column = facts["freq_"], facts["time_"]
     check_count("lookback", facts["lookback_"], 1)
     assert isinstance(time_column, str | None), "a name that is none"
+    assert isinstance(facts.get("id"), str | None), "a name that is none"
     assert type(freq) in (str, int, type(None)), "a frequency that is none"
     inputs = Inputs(
         ids=tuple(facts["ids"]),
         columns=tuple(facts["columns"]),
         lookback=facts["lookback_"],
         covariates=Covariates.from_state(facts["known"]),
-        scaler=named(tensors, "scaler."),
+        scaler=tensors_under(tensors, "scaler."),
     )
     _check_shapes(tensors, inputs, settings)
     # older files hold the network alone
@@ -74,7 +76,7 @@ def restore_forecaster(
         for name in REGRESSIONS:
             panel_methods[name] = FittedRegression(name, effect, season, settings.horizon)
     for key, state in facts.get("methods", {}).items():
-        parts = named(tensors, f"methods.{key}.")
+        parts = tensors_under(tensors, f"methods.{key}.")
         panel_methods |= FAMILIES[key].load(parts, state, season, settings.horizon)
     choice = _restore_choice(tensors, facts, inputs, settings, season, panel_methods)
     return FittedForecaster(
@@ -83,6 +85,7 @@ def restore_forecaster(
         interval=settings.interval,
         freq=freq,
         time_column=time_column,
+        id_column=facts.get("id"),
         day_first=facts.get("day_first"),
         season=season,
         inputs=inputs,
@@ -118,7 +121,7 @@ def _restore_choice(
 ) -> Choice | None:
     if "choice" not in facts:
         return None
-    choice = Choice.from_state(named(tensors, "choice."), facts["choice"])
+    choice = Choice.from_state(tensors_under(tensors, "choice."), facts["choice"])
     check_at_least("season", season, 1)
     series, columns = len(inputs.ids), len(inputs.columns)
     check_unpacked("season", season * columns, tensors)

@@ -14,6 +14,7 @@ from toa.data.panel import Panel
 from toa.estimators import page_parts as draw
 from toa.estimators.backtest import Backtest
 from toa.estimators.baselines import BASELINES
+from toa.estimators.column_pairs import pair_parts
 from toa.estimators.fitted import FittedForecaster
 from toa.estimators.importance import blocks_of, name_lags
 from toa.estimators.lag_methods import history_rows
@@ -82,6 +83,7 @@ def forecast_page(
             *draw.bars("Weights of the methods.", list(forecaster.shown_weights().items())),
             *([draw.text(unused)] if unused else ()),
             *([] if forecaster.covariates else _lags(fitted, panel, forecaster.predict)),
+            *pair_parts(fitted),
             *draw.network_parts(forecaster, panel),
         ],
     }

@@ -18,12 +18,13 @@ from torch import Tensor, nn
 
 import toa
 from toa._checks import check_choice, check_count
-from toa.data.columns import warn_of_late_columns
+from toa.data.columns import warn_of_ended_columns, warn_of_late_columns
 from toa.data.frames import check_results, forecast_names, match_panel, read_panel
 from toa.data.frequency import Frequency
 from toa.data.panel import Id, Panel
+from toa.estimators.architecture import NETWORK
 from toa.estimators.backtest import Backtest, backtest_windows, first_tested, forecast_with_refits, measure
-from toa.estimators.base import NETWORK, Estimator
+from toa.estimators.base import Estimator
 from toa.estimators.baselines import BASELINES
 from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Ceiling
@@ -51,7 +52,8 @@ class Forecaster(Estimator):
 
     A wide frame is one series with several columns. With `id`, the rows of each id are a series of any length. The
     forecast is a weighted mean of the network and of baselines: seasonal naive, drift, Theta, optimised Theta, damped
-    trend, linear models on lags and, up to 60 steps, boosted trees on lags. The weights, the same for all series, are
+    trend, linear models on lags, with five columns or more a linear model that reads all of them, and, up to 60 steps,
+    boosted trees on lags. The weights, the same for all series, are
     chosen by the errors from rolling origins at the end of each series, in rows that the methods have not seen. There,
     the last origin counts twice. Then all methods with a weight are fitted again to all rows. With effort="thorough"
     networks of further seeds are trained too: their mean takes the place of the network if its error at these origins
@@ -94,11 +96,14 @@ class Forecaster(Estimator):
             which the rate rises.
         validation_share: Share of each series held out at its end, at least one horizon, or four for "toa" with an
             interval.
-        id: Id column of a frame with several series.
+        id: Id column of a frame with several series. None takes `unique_id` with `ds`, and `item_id` with `timestamp`,
+            as other libraries name them, and then forecasts `y` or `target`.
         time: Time column; None finds it.
         values: Columns to forecast; None for all others.
         freq: Frequency of the times; None infers it.
         missing: Missing values and rows: "error", "ffill", "interpolate" or "zero". Columns may begin late.
+        missing_values: Numbers that mean a missing value, such as [-9999]; None takes none, and warns of numbers that
+            look like such codes.
         day_first: Whether the day comes first in dates such as 01/02/2015; None finds it.
         time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them as they are.
         seed: Seed of weights, batches, dropout and SOR.
@@ -113,6 +118,7 @@ class Forecaster(Estimator):
         columns_: Names of the forecast columns.
         ids_: Ids of the series; (None,) without ids.
         freq_: Frequency of the times.
+        id_: Name of the id column.
         time_: Name of the time column.
         architecture_: Backbone, attention and settings.
         schedule_: Batch size, steps per epoch, maximum number of epochs and the factor of the operators' rate.
@@ -170,6 +176,7 @@ class Forecaster(Estimator):
         check_results(panel, names if panel.time_column else ["step", *names])
         if panel.begins is not None:
             warn_of_late_columns(panel, alone=self.model == NETWORK)
+        warn_of_ended_columns(panel, columns)
         ceiling = Ceiling(self.time_limit)
         self.fitted_: FittedForecaster = fit_forecaster(panel, columns, self.settings_of_fit(), ceiling)
         ceiling.warn(stacklevel=3)
@@ -261,7 +268,7 @@ class Forecaster(Estimator):
         self._check_has_network()
         lookback = self.fitted_.inputs.lookback
         # the covariates of the forecast steps come from the window
-        panel = self.read_fitted(sample_rows(data, self.id, index, lookback + self.fitted_.horizon))
+        panel = self.read_fitted(sample_rows(data, self.id_, index, lookback + self.fitted_.horizon))
         self.fitted_.require_network().predict(panel, [(0, lookback)])
 
     def explain(self, data: Any, index: int | None = None) -> Importance:
@@ -272,7 +279,7 @@ class Forecaster(Estimator):
         self._check_has_network()
         fitted = self.fitted_
         inputs, horizon = fitted.inputs, fitted.horizon
-        rows = data if index is None else sample_rows(data, self.id, index, inputs.lookback + horizon)
+        rows = data if index is None else sample_rows(data, self.id_, index, inputs.lookback + horizon)
         panel = self.read_fitted(rows)
         network = fitted.with_new_series(panel, panel.lengths).require_network()
         ahead = horizon if index is not None or inputs.covariates.count else 0
@@ -382,7 +389,8 @@ class Forecaster(Estimator):
     def _read(self, data: Any, freq: Frequency | None, categories: Mapping[str, Any], day_first: bool | None) -> Panel:
         values = None if self.values is None else [*self.values, *self.inputs]
         options = self._table | {"day_first": day_first}
-        panel = read_panel(data, values=values, freq=freq, late_columns=True, categories=categories, **options)
+        options |= {"freq": freq, "late_columns": True, "categories": categories, "beside_target": self.inputs}
+        panel = read_panel(data, values=values, **options)
         for name in self.inputs if panel.backend is not None else ():
             if name not in panel.columns:
                 raise ValueError(f"data must have the covariate {name!r}, got {', '.join(map(repr, panel.columns))}.")
@@ -416,7 +424,7 @@ class Forecaster(Estimator):
         self.fitted_ = restore_forecaster(tensors, facts, self.settings_of_fit(), where)
 
     @property
-    def model_(self) -> nn.Module:  # type: ignore[override]
+    def model_(self) -> nn.Module:
         """The trained model, on standardised values."""
         return nn.Identity() if self.fitted_.network is None else self.fitted_.network.model
 
@@ -441,6 +449,12 @@ class Forecaster(Estimator):
         return self.fitted_.freq
 
     @property
+    def id_(self) -> str | None:
+        """Name of the id column."""
+        # older files do not have it
+        return self.id if self.fitted_.id_column is None else self.fitted_.id_column
+
+    @property
     def time_(self) -> str | None:
         """Name of the time column."""
         return self.fitted_.time_column
@@ -451,7 +465,7 @@ class Forecaster(Estimator):
         return self.fitted_.day_first
 
     @property
-    def architecture_(self) -> dict[str, Any]:  # type: ignore[override]
+    def architecture_(self) -> dict[str, Any]:
         """Backbone, attention and settings."""
         return dict(self.fitted_.architecture)
 
@@ -466,7 +480,7 @@ class Forecaster(Estimator):
         return () if self.fitted_.network is None else self.fitted_.network.seeds
 
     @property
-    def validation_(self) -> float | None:  # type: ignore[override]
+    def validation_(self) -> float | None:
         """Loss on the held-out rows, standardised; of several networks the mean."""
         return None if self.fitted_.network is None else self.fitted_.network.validation
 
@@ -496,7 +510,7 @@ class Forecaster(Estimator):
         return self.fitted_.choice
 
     @property
-    def truncated_(self) -> tuple[str, ...]:  # type: ignore[override]
+    def truncated_(self) -> tuple[str, ...]:
         """Methods that `time_limit` left out."""
         return self.fitted_.truncated
 

@@ -18,13 +18,15 @@ from torch import Tensor
 
 from toa._checks import check_shape, check_shares
 from toa.data.panel import Panel
-from toa.estimators.base import NETWORK, named, weighted_mean
+from toa.estimators.architecture import NETWORK
 from toa.estimators.baselines import REGRESSIONS, align_histories, seasonal_naive
 from toa.estimators.choice import Ensemble
 from toa.estimators.families import FAMILIES
+from toa.estimators.files import tensors_under
 from toa.estimators.methods import FittedMethod
 from toa.estimators.origins import RollingOrigins, Series, series_scale
 from toa.estimators.units import Prediction, conformal_width, find_counts
+from toa.estimators.weights import weighted_mean
 
 # quantiles of fewer windows are taken over all steps and columns
 _FEW_WINDOWS = 40
@@ -122,7 +124,7 @@ class Choice:
         fitted: dict[str, FittedMethod] = {}
         for key, family in FAMILIES.items():
             if key in facts:
-                fitted |= family.load(named(tensors, f"{key}."), facts[key], facts["season"], facts["horizon"])
+                fitted |= family.load(tensors_under(tensors, f"{key}."), facts[key], facts["season"], facts["horizon"])
         return cls(ensemble=Ensemble(**rest, fitted=fitted), **arrays)
 
 

@@ -8,7 +8,6 @@ Alphabet: B batch, L look-back, P horizon, C columns, F features, S series, T ro
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +21,7 @@ from toa.data.panel import Id, Panel
 from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import Windows, place_series
 from toa.estimators import sizes
-from toa.estimators.base import attention_spec
+from toa.estimators.architecture import attention_spec, train_task
 from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Effort
 from toa.estimators.methods import Histories, Rows, to_rows
@@ -31,7 +30,7 @@ from toa.estimators.settings import ForecastSettings, NetworkSpec
 from toa.estimators.units import MeanModel, Prediction, UnitsModel, conformal_width, join_batches, spread
 from toa.models import BACKBONES, backbone_names
 from toa.training.base import TaskData
-from toa.training.distributed import make_fabric, resolve_device
+from toa.training.distributed import resolve_device
 from toa.training.forecast import HorizonForecasting, evaluation_batches
 from toa.training.optimization import TrainingConfig
 
@@ -257,17 +256,14 @@ def train_network(plan: NetworkPlan, seed: int) -> FittedNetwork:
     """Train one network, without changing the global random state."""
     spec = plan.spec
     config = _config(spec, plan.inputs, plan.architecture, plan.schedule, seed, epochs=plan.schedule["epochs"])
-    fabric, title = make_fabric(spec.device), f"forecaster, horizon {spec.horizon}"
-    if spec.progress:
-        from toa._console import show_epochs
-    with show_epochs(title) if spec.progress else nullcontext() as observe:
-        model, state, _ = _TASK.fit(config, plan.data, fabric, key=title, observe=observe)
+    title = f"forecaster, horizon {spec.horizon}"
+    model, state = train_task(_TASK, config, plan.data, device=spec.device, progress=spec.progress, title=title)
     return FittedNetwork(
         spec=spec,
         inputs=plan.inputs,
         architecture=plan.architecture,
         schedule=plan.schedule,
-        model=model.eval(),
+        model=model,
         seeds=(seed,),
         validation=plan.validation if plan.stop is None else state.best,
         best_epoch=state.best_epoch,

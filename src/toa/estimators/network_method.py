@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from toa.data.panel import Panel
-from toa.estimators.base import NETWORK
+from toa.estimators.architecture import NETWORK
 from toa.estimators.effort import Ceiling
 from toa.estimators.methods import Family, Histories, Method, Rows, Training
 from toa.estimators.network import (

@@ -138,7 +138,7 @@ def methods_table(weights: Mapping[str, float], columns: Mapping[str, Mapping[st
 
 def network_parts(own: Any, data: Any) -> Iterator[Part]:
     """What the network looked at, and pictures of its operators, if it has a weight; else which methods decide."""
-    if not own._has_network or "toa" not in own.weights_:
+    if not own.has_network or "toa" not in own.weights_:
         names = ", ".join(sorted(own.weights_, key=lambda name: -own.weights_[name]))
         yield text(f"No network decides here, only: {names}.")
         return
@@ -208,7 +208,7 @@ def describe_data(
     ]
     if filled:
         lines.append(f"Missing values that were filled ({own.missing}): {', '.join(filled)}.")
-    used = {*columns, own.id, own.time, panel.time_column, getattr(own, "label", None)}
+    used = {*columns, own.id, own.time, panel.id_column, panel.time_column, getattr(own, "label", None)}
     if left := [name for name in (*names, *left_out) if name not in used]:
         lines.append(f"Columns left out: {', '.join(left)}.")
     ranges = np.max([np.ptp(values, axis=0) for values in panel.values], axis=0)

@@ -8,7 +8,6 @@ Alphabet: L window length, C channels, T rows.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,14 +18,14 @@ from torch import Tensor, nn
 from toa.data.frequency import Frequency
 from toa.data.windows import SeriesWindows
 from toa.estimators import sizes
-from toa.estimators.base import attention_spec
+from toa.estimators.architecture import attention_spec, train_task
 from toa.estimators.effort import Effort
 from toa.estimators.importance import Importance, in_float64, integrated_gradients
 from toa.estimators.scoring import Rows, Series, clip
 from toa.ops.dropout import initial_weights
 from toa.training.anomaly import AnomalyDetection, channel_errors, score_ends
 from toa.training.base import TaskData
-from toa.training.distributed import make_fabric, resolve_device, seeded
+from toa.training.distributed import resolve_device, seeded
 from toa.training.optimization import TrainingConfig
 
 # how a network is trained, beside the parameters of the detector
@@ -187,13 +186,9 @@ def train_reconstruction(plan: ReconstructionPlan) -> FittedReconstruction:
     """Train the network, without changing the global random state."""
     spec, schedule = plan.spec, plan.schedule
     config = _config(spec, plan.shape, plan.architecture, epochs=schedule["epochs"], batch_size=schedule["batch_size"])
-    fabric = make_fabric(spec.device)
-    if spec.progress:
-        from toa._console import show_epochs
-    with show_epochs(_TITLE) if spec.progress else nullcontext() as observe:
-        model, state, _ = _TASK.fit(config, plan.data, fabric, key=_TITLE, observe=observe)
+    model, state = train_task(_TASK, config, plan.data, device=spec.device, progress=spec.progress, title=_TITLE)
     return FittedReconstruction(
-        spec=spec, shape=plan.shape, architecture=plan.architecture, model=model.eval(), validation=state.best
+        spec=spec, shape=plan.shape, architecture=plan.architecture, model=model, validation=state.best
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from toa._checks import check_shape
-from toa.estimators.base import named
+from toa.estimators.files import tensors_under
 from toa.estimators.kernels import FEATURES, Features, KernelFeatures, KernelSizes, Series
 from toa.estimators.members import CaseTraining, ScaledCases, ValidatedMember
 from toa.estimators.probabilities import Probabilities
@@ -109,8 +109,8 @@ def restore_ridge(
     features: CaseFeatures = SimpleFeatures(name)
     if name == KERNELS:
         _, channels, steps = sample.shape
-        features = KernelFeatures.from_state(named(tensors, "kernels."), facts["kernels"], channels, steps)
-    head = named(tensors, f"head.{name}.")
+        features = KernelFeatures.from_state(tensors_under(tensors, "kernels."), facts["kernels"], channels, steps)
+    head = tensors_under(tensors, f"head.{name}.")
     count = features.transform(sample).shape[1]
     check_shape(f"head.{name}.weight", head["weight"], "(P, K)", (count, None))
     return FittedRidge(features, RidgeHead.from_state(head, facts[f"head.{name}"], classes=classes))

@@ -21,7 +21,6 @@ import torch
 from jaxtyping import Bool
 
 from toa._checks import check_choice, check_shares
-from toa.estimators.base import greedy_weights, weighted_mean
 from toa.estimators.kernels import Series
 from toa.estimators.probabilities import (
     Codes,
@@ -34,6 +33,7 @@ from toa.estimators.probabilities import (
     logarithm,
     softmax,
 )
+from toa.estimators.weights import greedy_weights, weighted_mean
 
 # cases of which the nearest other case is searched
 _NEIGHBOURS = 2_000

@@ -25,7 +25,7 @@ import torch
 
 import toa
 from toa._checks import ArgumentError
-from toa._files import check_writable, parse_json, seal, unseal, write_atomically
+from toa._files import check_writable, parse_json, read_text, remove_partial, seal, unseal, write_atomically
 from toa.nn import Attention
 from toa.nn.registry import ADDED_LATER
 from toa.training.base import Evaluation
@@ -120,7 +120,7 @@ _NO_RECORD = "name a record.json, a .jsonl file or a folder of runs; if it is a 
 def read_record(path: Path) -> Record:
     """Read a record."""
     try:
-        content = parse_json(path.read_text(encoding="utf-8"), str(path))
+        content = parse_json(read_text(path), str(path))
     except ValueError as error:
         raise ArgumentError(path, "be a record of toa", f"a file that is not ({error})", _NO_RECORD) from error
     return check_record(content, str(path))
@@ -146,7 +146,7 @@ def read_records(paths: Iterable[Path]) -> list[Record]:
         check_results_exist(path)
         for file in sorted([*path.rglob(RECORD), *path.rglob("*.jsonl")]) if path.is_dir() else [path]:
             if file.suffix == ".jsonl":
-                for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+                for line, text in enumerate(read_text(file).splitlines(), 1):
                     where = name_line(file, line)
                     records.append(check_record(parse_json(text, where), where))
             else:
@@ -202,9 +202,9 @@ def claimed(folder: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        # only a process that died while it held the claim leaves such files
+        # what a process left that died while it held the claim
         for partial in folder.glob("*.partial"):
-            partial.unlink(missing_ok=True)
+            remove_partial(partial)
         yield True
     finally:
         # removed before the lock ends: a process that has the file open sees that it is gone, and tries again

@@ -19,7 +19,7 @@ from typing import Any
 from torch import nn
 
 from toa._checks import ArgumentError
-from toa._files import parse_json, seal, unseal, write_atomically
+from toa._files import parse_json, read_text, seal, unseal, write_atomically
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record
 from toa.training import TASKS, RunOptions, Task
 from toa.training.checkpoint import check_weights, load_checkpoint, model_with, save_checkpoint
@@ -202,7 +202,7 @@ def finished(job: Job, out: Path, data_dir: Path | None = None) -> Record | None
 def read_error(path: Path) -> Record | None:
     """Read the label, error message and time of a failed run; None if there is no such file."""
     try:
-        content, _ = unseal(parse_json(path.read_text(encoding="utf-8"), str(path)), str(path))
+        content, _ = unseal(parse_json(read_text(path), str(path)), str(path))
         return {"label": str(content["label"]), "error": str(content["error"]), "time": float(content["time"])}
     except FileNotFoundError:
         return None
@@ -275,7 +275,7 @@ def read_plans(out: Path) -> tuple[dict[str, Job], list[str]]:
     unreadable: list[str] = []
     for path in sorted((out / _PLANS).glob(f"*{_SUFFIX}")):
         try:
-            planned = [Job.from_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            planned = [Job.from_json(line) for line in read_text(path).splitlines()]
             if _plan_name(job.key for job in planned) != path.stem:
                 raise ValueError("other runs than those of its name")
             jobs |= {job.key: job for job in planned}

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from toa._checks import ArgumentError
 from toa.nn import Attention, SoftmaxAttention, TemporalOperatorAttention
 
 # names of the projections of queries, keys, values and of the output; None if a parent module has the last one
@@ -268,9 +269,11 @@ class MultiheadAdapter(nn.Module):
             is_causal: A hint that `attn_mask` is causal. Used only in a compiled graph, where the mask cannot be read.
         """
         if attn_mask is None and is_causal:
-            raise ValueError(
-                "attn_mask must be given with is_causal=True, got None; "
-                "pass nn.Transformer.generate_square_subsequent_mask(num_tokens)."
+            raise ArgumentError(
+                "attn_mask",
+                "be given with is_causal=True",
+                "None",
+                "pass nn.Transformer.generate_square_subsequent_mask(num_tokens)",
             )
         causal = is_causal and torch.compiler.is_compiling()
         if attn_mask is not None and not causal:
@@ -286,7 +289,7 @@ class MultiheadAdapter(nn.Module):
         pairs = (query.shape[1], key.shape[1])
         shapes = (pairs, (query.shape[0] * self.num_heads, *pairs))
         if attn_mask is not None and tuple(attn_mask.shape) not in shapes:
-            raise ValueError(f"attn_mask must have shape {shapes[0]} or {shapes[1]}, got {tuple(attn_mask.shape)}.")
+            raise ArgumentError("attn_mask", f"have shape {shapes[0]} or {shapes[1]}", tuple(attn_mask.shape))
         out, weights, _ = self.attention.attend(query, key, value, padding, need_weights=need_weights, causal=causal)
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)  # (B, M, N)
@@ -337,9 +340,11 @@ class ProjectionAdapter(nn.Module):
         arguments.pop("use_cache", None)
         for name, value in arguments.items():
             if value is not None and value is not False:
-                raise ValueError(
-                    f"{name} must be None for a converted layer, got {type(value).__name__}; "
-                    "leave it out, or do not convert this layer."
+                raise ArgumentError(
+                    name,
+                    "be None for a converted layer",
+                    type(value).__name__,
+                    "leave it out, or do not convert this layer",
                 )
         padding = None
         causal = self.attention.causal
@@ -364,14 +369,16 @@ def _hidden(name: str, mask: Tensor) -> Tensor:
     if mask.dtype == torch.bool:
         return mask
     if not mask.is_floating_point():
-        raise ValueError(f"{name} must be bool or floating point, got {mask.dtype}; cast it with .bool().")
+        raise ArgumentError(name, "be bool or floating point", mask.dtype, "cast it with .bool()")
     hidden = mask <= torch.finfo(mask.dtype).min / 2
     if not (torch.compiler.is_compiling() or (mask.is_cuda and torch.cuda.is_current_stream_capturing())):
         bias = ~hidden & (mask != 0)
         if bias.any():
-            raise ValueError(
-                f"{name} must hold only 0 and -inf, got {int(bias.sum())} other values such as "
-                f"{mask[bias][0].item():g}; leave the bias out, or do not convert this layer."
+            raise ArgumentError(
+                name,
+                "hold only 0 and -inf",
+                f"{int(bias.sum())} other values such as {mask[bias][0].item():g}",
+                "leave the bias out, or do not convert this layer",
             )
     return hidden
 
@@ -379,9 +386,11 @@ def _hidden(name: str, mask: Tensor) -> Tensor:
 def _split_attention_mask(mask: Tensor, batch: int, num_queries: int) -> tuple[Tensor | None, bool]:
     """The keys that an `attention_mask` hides from all queries, (B, N) or None, and whether it hides the future too."""
     if mask.dim() != 4 or mask.shape[1] != 1 or mask.shape[2] not in (1, num_queries):
-        raise ValueError(
-            f"attention_mask must have shape (B, 1, M, N) with M={num_queries} queries, got {tuple(mask.shape)}; "
-            "masks that differ by head are not supported."
+        raise ArgumentError(
+            "attention_mask",
+            f"have shape (B, 1, M, N) with M={num_queries} queries",
+            tuple(mask.shape),
+            "masks that differ by head are not supported",
         )
     # bool masks of these modules are True where a key is visible
     hidden = ~mask if mask.dtype == torch.bool else _hidden("attention_mask", mask)
@@ -398,7 +407,9 @@ def _hides_future(name: str, hidden: Tensor, keys: Tensor) -> bool:
     for causal in (False, True):
         if torch.equal(hidden, keys | future if causal else keys):
             return causal
-    raise ValueError(
-        f"{name} must be the causal mask, or hide whole keys, got another mask, which hides {int(hidden.sum())} of "
-        f"{hidden.numel()} pairs; operators mix keys, so leave it out, or do not convert this layer."
+    raise ArgumentError(
+        name,
+        "be the causal mask, or hide whole keys",
+        f"another mask, which hides {int(hidden.sum())} of {hidden.numel()} pairs",
+        "operators mix keys, so leave it out, or do not convert this layer",
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from toa._checks import check_at_least
+from toa._checks import ArgumentError, check_at_least
 from toa.integrations.attention_parts import AttentionParts, UnsuitableError, read_parts
 from toa.nn import ATTENTIONS, Attention, AttentionSpec, SoftmaxAttention, TemporalOperatorAttention
 from toa.nn.layers import PLAIN
@@ -84,7 +84,7 @@ def convert(model: nn.Module, variant: str | AttentionSpec = "toa-softmax", *, n
     kept = _kept(modules, new, reasons)
     if not new:
         listed = "; ".join(map(str, kept)) or "it has no attention module"
-        raise ValueError(f"model must have attention that can be replaced, got a {type(model).__name__}: {listed}.")
+        raise ArgumentError("model", "have attention that can be replaced", f"a {type(model).__name__}: {listed}")
     replaced = [(path, module) for path, module in modules if id(module) in new]
     _insert(model, {path: new[id(module)] for path, module in replaced})
     starts_plain = spec.operator_std == 0.0 and spec.scale is None and spec.score_norm in (None, "none")
@@ -139,14 +139,16 @@ def _checked_spec(variant: str | AttentionSpec) -> AttentionSpec:
     spec = AttentionSpec(name=variant) if isinstance(variant, str) else variant
     entry = ATTENTIONS[spec.name]
     if entry.layer not in (SoftmaxAttention, TemporalOperatorAttention):
-        raise ValueError(
-            f"variant must have projections q, k, v and output like the model's attention, got {spec.name!r}; "
-            "use toa-softmax, toa-relu or toa-gated."
+        raise ArgumentError(
+            "variant",
+            "have projections q, k, v and output like the model's attention",
+            repr(spec.name),
+            "use toa-softmax, toa-relu or toa-gated",
         )
     for name in ("qk_dim", "bias"):
         if getattr(spec, name) is not None:
-            raise ValueError(
-                f"{name} must be None in the variant's spec, got {getattr(spec, name)!r}; the model's weights set it."
+            raise ArgumentError(
+                name, "be None in the variant's spec", repr(getattr(spec, name)), "the model's weights set it"
             )
     if "operator_std" in entry.options and spec.operator_std is None:
         return replace(spec, operator_std=0.0)

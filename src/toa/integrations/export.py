@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_positive
+from toa._checks import ArgumentError, check_positive
 from toa._files import write_atomically
 
 Inputs = tuple[Tensor | None, ...]
@@ -33,7 +33,7 @@ def export_program(model: nn.Module, example: Inputs) -> torch.export.ExportedPr
     _check_exportable(model, example)
     parameters = list(inspect.signature(model.forward).parameters)
     if len(example) > len(parameters):
-        raise ValueError(f"example must have at most {len(parameters)} arguments, as forward, got {len(example)}.")
+        raise ArgumentError("example", f"have at most {len(parameters)} arguments, as forward", len(example))
     # tracing always fixes sizes of 0 and 1
     traced = _repeated(example, max(2, _batch_size(example)))
     batch = torch.export.Dim("batch")
@@ -78,7 +78,7 @@ def export_onnx(
     if isinstance(output, str):
         names = [output] if count == 1 else [f"{output}_{index}" for index in range(count)]
     if len(names) != count:
-        raise ValueError(f"output must have one name for each of the {count} outputs, got {len(names)}: {names}.")
+        raise ArgumentError("output", f"have one name for each of the {count} outputs", f"{len(names)}: {names}")
     with _exporting("ONNX", model):
         onnx = torch.onnx.export(
             program, dynamo=True, verbose=False, output_names=names, custom_translation_table=_translations()
@@ -103,19 +103,23 @@ def _with_names(proto: Any) -> Any:
 
 def _check_exportable(model: nn.Module, example: Inputs) -> None:
     if any(module.training for module in model.modules()):
-        raise ValueError("model must be in evaluation mode, got a model in training mode; call model.eval().")
+        raise ArgumentError("model", "be in evaluation mode", "a model in training mode", "call model.eval()")
     devices = {tensor.device.type for tensor in (*model.parameters(), *model.buffers())}
     devices |= {x.device.type for x in example if x is not None}
     if devices - {"cpu"}:
-        raise ValueError(
-            f"model and example must be on the CPU, got {', '.join(sorted(devices))}; call model.cpu(): other runtimes "
-            "cannot use GPU kernels."
+        raise ArgumentError(
+            "model and example",
+            "be on the CPU",
+            ", ".join(sorted(devices)),
+            "call model.cpu(): other runtimes cannot use GPU kernels",
         )
     sizes = {x.shape[0] if x.dim() else 0 for x in example if x is not None}
     if len(sizes) != 1 or 0 in sizes:
-        raise ValueError(
-            f"example must have tensors of one batch size, at least 1, got {sorted(sizes)}; "
-            "pass the arguments of a call, with the batch as first axis."
+        raise ArgumentError(
+            "example",
+            "have tensors of one batch size, at least 1",
+            sorted(sizes),
+            "pass the arguments of a call, with the batch as first axis",
         )
 
 
@@ -133,10 +137,11 @@ def _check_agreement(model: nn.Module, content: bytes, inputs: Inputs, tolerance
         error = ((got - exact.double()).abs().max() / (1.0 + exact.double().abs().max())).item()
         # written so that NaN is an error
         if not error <= tolerance:
-            raise ValueError(
-                f"{type(model).__name__} must give the same output in onnxruntime as in PyTorch, within {tolerance:g}, "
-                f"got an error of {error:.1e} for batch size {_batch_size(inputs)}; raise the tolerance. A model that "
-                "draws random numbers in evaluation cannot be exported."
+            raise ArgumentError(
+                type(model).__name__,
+                f"give the same output in onnxruntime as in PyTorch, within {tolerance:g}",
+                f"an error of {error:.1e} for batch size {_batch_size(inputs)}",
+                "raise the tolerance. A model that draws random numbers in evaluation cannot be exported",
             )
 
 

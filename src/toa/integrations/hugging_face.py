@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from toa import ops
-from toa._checks import check_at_least, check_choice
+from toa._checks import ArgumentError, check_at_least, check_choice
 from toa.nn import Structure, make_operator
 
 try:
@@ -105,10 +105,10 @@ def add_operators(model: nn.Module, inputs: Mapping[str, Any], *, num_tokens: in
         _probed = None
         model.train(training)
     if not probed:
-        raise ValueError(f"model must have attention that can be selected by name, got none in {type(model).__name__}.")
+        raise ArgumentError("model", "have attention that can be selected by name", f"none in {type(model).__name__}")
     for module, (heads, kv_heads, width) in probed.items():
         if hasattr(module, _SLOT):
-            raise ValueError(f"model must have no operators yet, got some in {type(module).__name__}; add them once.")
+            raise ArgumentError("model", "have no operators yet", f"some in {type(module).__name__}", "add them once")
         operators = AttentionOperators(name.removeprefix("toa-"), heads, kv_heads, width, num_tokens, **options)
         like = next(module.parameters())
         module.add_module(_SLOT, operators.to(like.device, like.dtype))
@@ -137,13 +137,15 @@ def _attend(
         return query.new_zeros(*query.transpose(1, 2).shape[:3], value.shape[3]), None
     unsupported = [name for name in _UNSUPPORTED if options.get(name) is not None]
     if unsupported:
-        raise ValueError(f"{unsupported[0]} must be None for operator attention, got a value; use another attention.")
+        raise ArgumentError(unsupported[0], "be None for operator attention", "a value", "use another attention")
     operators = getattr(module, _SLOT, None)
     if operators is None or operators.variant != variant:
         present = "none" if operators is None else f"those of toa-{operators.variant}"
-        raise ValueError(
-            f"{type(module).__name__} must have operators for toa-{variant}, got {present}; "
-            "call add_operators(model, inputs, num_tokens=…) of toa.integrations.hugging_face after building the model."
+        raise ArgumentError(
+            type(module).__name__,
+            f"have operators for toa-{variant}",
+            present,
+            "call add_operators(model, inputs, num_tokens=…) of toa.integrations.hugging_face after building the model",
         )
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     out = operators(
@@ -175,9 +177,11 @@ def _padding(
     Some versions of transformers pass `cache_position`, the positions of the queries, in place of their offset.
     """
     if int(kv_offset):
-        raise ValueError(
-            f"the cache must keep all tokens, because operators mix them, got one that has dropped the first "
-            f"{int(kv_offset)}; pass past_key_values=DynamicCache(), or use_cache=False."
+        raise ArgumentError(
+            "the cache",
+            "keep all tokens, because operators mix them",
+            f"one that has dropped the first {int(kv_offset)}",
+            "pass past_key_values=DynamicCache(), or use_cache=False",
         )
     if cache_position is not None:
         q_length = len(cache_position)
@@ -195,9 +199,11 @@ def _padding(
         # a cache that is longer than the tokens so far would be read as tokens
         ends = int(rows[-1]) == int(keys[-1])
         if not (bool(visible.all()) or (ends and torch.equal(visible, causal.expand_as(visible)))):
-            raise ValueError(
-                f"the mask must be full, causal or a causal window up to the last key, got another pattern for queries "
-                f"{int(rows[0])} to {int(rows[-1])} and {kv_length} keys; use a dynamic cache and no packed sequences."
+            raise ArgumentError(
+                "the mask",
+                "be full, causal or a causal window up to the last key",
+                f"another pattern for queries {int(rows[0])} to {int(rows[-1])} and {kv_length} keys",
+                "use a dynamic cache and no packed sequences",
             )
     if attention_mask is None:
         return None
@@ -205,9 +211,11 @@ def _padding(
     if bool(real.all()):
         return None
     if bool((real[:, 1:] & ~real[:, :-1]).any()):
-        raise ValueError(
-            "attention_mask must pad at the end, because operators act on positions, got padding before real tokens; "
-            "set tokenizer.padding_side='right'."
+        raise ArgumentError(
+            "attention_mask",
+            "pad at the end, because operators act on positions",
+            "padding before real tokens",
+            "set tokenizer.padding_side='right'",
         )
     return real
 

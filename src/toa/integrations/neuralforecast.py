@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from toa._checks import ArgumentError
 from toa.models import BACKBONES, ForecastModel, build_forecaster
 from toa.nn import AttentionSpec
 from toa.training.forecast import HorizonModel
@@ -235,9 +236,11 @@ class AutoTOAMultivariate(BaseAuto):  # type: ignore[misc]
 def _search(h: int, loss: Any, valid_loss: Any, config: Space | None, backend: str, **fixed: Any) -> dict[str, Any]:
     """Arguments of `BaseAuto`; the search space has the fixed arguments too."""
     if config is None and backend != "ray":
-        raise ValueError(
-            f"config must be given with backend={backend!r}, got None; "
-            "pass a function from a trial to arguments of the model."
+        raise ArgumentError(
+            "config",
+            f"be given with backend={backend!r}",
+            "None",
+            "pass a function from a trial to arguments of the model",
         )
     space = default_space(h) if config is None else config
     whole: Space = (lambda trial: {**space(trial), **fixed}) if callable(space) else {**space, **fixed}

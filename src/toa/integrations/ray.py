@@ -12,7 +12,6 @@ or in a cluster whose machines all see the folders, and needs the extra `toa[ray
 
 import json
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -33,8 +32,8 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("pyarrow must be installed to read a folder of parquet files; install toa[files].") from error
 
-from toa._checks import check_at_least, check_choice
-from toa._files import check_writable, remove_partial, replacing
+from toa._checks import ArgumentError, check_at_least, check_choice
+from toa._files import check_writable, partial_name, remove_partial, replacing, target_of
 from toa._limits import peak_bytes
 from toa.data.files import checksum
 from toa.estimators import Forecaster
@@ -104,7 +103,7 @@ def forecast_parts(
     digest = checksum(Path(model))
     forecaster = _loaded(str(model), digest)
     if horizon is not None and not 1 <= horizon <= forecaster.horizon:
-        raise ValueError(f"horizon must be from 1 to {forecaster.horizon}, the horizon of fit, got {horizon}.")
+        raise ArgumentError("horizon", f"be from 1 to {forecaster.horizon}, the horizon of fit", horizon)
     work = {"model": digest, "horizon": horizon or forecaster.horizon}
     kept = _finished(out, source, files, work)
     series = _count_series(source, files, forecaster)
@@ -149,7 +148,7 @@ def forecast_part(
             writer.write_table(found)
             rows += table.num_rows
         if writer is None or _made_from(Path(source), name, work) != made_from:
-            raise ValueError(f"{Path(source) / name} must not change during a call, got other rows; call again.")
+            raise ArgumentError(Path(source) / name, "not change during a call", "other rows", "call again")
     return {"rows": rows, "peak_bytes": peak_bytes()}
 
 
@@ -167,7 +166,7 @@ def sample_series(source: str | Path, id: str, series: int = _SERIES, rows: int 
             kept = compute.unique(table[id])[:most]
             parts.append(table.filter(compute.is_in(table[id], kept)))
     if not parts:
-        raise ValueError(f"data must have rows, got none in the {len(files)} files of {source}.")
+        raise ArgumentError("data", "have rows", f"none in the {len(files)} files of {source}")
     return arrow.concat_tables(parts, promote_options="permissive")
 
 
@@ -177,7 +176,7 @@ def part_files(source: Path) -> list[Path]:
         file for file in source.rglob("*.parquet") if file.is_file() and not file.name.startswith((".", "_"))
     )
     if not files:
-        raise ValueError(f"data must be a table or a folder with parquet files, got none below {source}; name a file.")
+        raise ArgumentError("data", "be a table or a folder with parquet files", f"none below {source}", "name a file")
     return files
 
 
@@ -215,7 +214,7 @@ def _opened(source: Path, name: str, columns: Sequence[str | None]) -> Any:
         data = read(partitioning=datasets.partitioning(arrow.schema(list(types.items())), flavor="hive"))
     for column in columns:
         if column not in data.schema.names:
-            raise ValueError(f"{source / name} must have a column {column!r}, got {', '.join(data.schema.names)}.")
+            raise ArgumentError(source / name, f"have a column {column!r}", ", ".join(data.schema.names))
     return data
 
 
@@ -239,9 +238,11 @@ def _count_series(source: Path, files: Sequence[str], forecaster: Forecaster) ->
         places = [name for name, parts in zip(files, hashes, strict=True) if twice[0] in parts]
         ids = pd.concat(list(_ids(source, places[0], forecaster.id)))
         shown = ids[(pd.util.hash_pandas_object(ids, index=False) == twice[0]).to_numpy()].iloc[0]
-        raise ValueError(
-            f"the rows of each series must follow each other in one file, got {len(twice)} ids in several places, such "
-            f"as {shown!r} in {' and '.join(places[:4])}; sort each file by id, and write an id to one file only."
+        raise ArgumentError(
+            "the rows of each series",
+            "follow each other in one file",
+            f"{len(twice)} ids in several places, such as {shown!r} in {' and '.join(places[:4])}",
+            "sort each file by id, and write an id to one file only",
         )
     return counts
 
@@ -256,11 +257,13 @@ def _ids(source: Path, name: str, id: str | None) -> "Iterator[pd.Series[Any]]":
 def _finished(out: Path, source: Path, files: Sequence[str], work: Mapping[str, Any]) -> set[str]:
     """Files that an earlier call has forecast; raises ValueError for others, and removes what killed workers left."""
     known = set(files)
+    unfinished: dict[Path, set[str | None]] = {}
+    for name in files:
+        unfinished.setdefault((out / name).parent, set()).add(partial_name(Path(name).name))
     done = set()
     for file in sorted(file for file in out.rglob("*") if not file.is_dir()):
         name = str(file.relative_to(out))
-        unfinished = re.sub(r"\.[0-9a-f]{32}\.partial$", "", name)
-        if unfinished != name and unfinished in known:
+        if target_of(file) in unfinished.get(file.parent, ()):
             # another call may be writing it
             remove_partial(file)
             continue
@@ -269,9 +272,11 @@ def _finished(out: Path, source: Path, files: Sequence[str], work: Mapping[str, 
             with _named(str(file)):
                 made_from = (parquet.read_schema(file).metadata or {}).get(_MADE_FROM)
         if made_from is None or made_from != _made_from(source, name, work):
-            raise ValueError(
-                f"out must be a new or empty folder, or have forecasts by the same model and horizon of the same "
-                f"files, got {file}; choose another."
+            raise ArgumentError(
+                "out",
+                "be a new or empty folder, or have forecasts by the same model and horizon of the same files",
+                file,
+                "choose another",
             )
         done.add(name)
     return done
@@ -309,12 +314,14 @@ def _loaded(model: str, digest: str) -> Forecaster:
     if digest not in _CACHE:
         forecaster = Forecaster.load(model, device="cpu")
         if forecaster.id is None or forecaster.covariates:
-            raise ValueError(
-                f"{model} must be a forecaster with an id column and without covariates, got id={forecaster.id!r} and "
-                f"covariates={list(forecaster.covariates)}; fit another."
+            raise ArgumentError(
+                model,
+                "be a forecaster with an id column and without covariates",
+                f"id={forecaster.id!r} and covariates={list(forecaster.covariates)}",
+                "fit another",
             )
         if checksum(Path(model)) != digest:
-            raise ValueError(f"{model} must not change during a call, got another file; call again.")
+            raise ArgumentError(model, "not change during a call", "another file", "call again")
         _CACHE.clear()
         _CACHE[digest] = forecaster
     return _CACHE[digest]

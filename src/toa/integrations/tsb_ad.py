@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from toa._checks import ArgumentError
 from toa.estimators import AnomalyDetector
 
 
@@ -43,7 +44,7 @@ class TSBDetector:
     def decision_function(self, X: np.ndarray) -> np.ndarray:
         """Scores (T,) of rows (T, C)."""
         if not hasattr(self, "detector_"):
-            raise ValueError("a TSBDetector must be fitted before it scores rows, got an unfitted one; call fit.")
+            raise ArgumentError("a TSBDetector", "be fitted before it scores rows", "an unfitted one", "call fit")
         return np.asarray(self.detector_.scores(_rows(X)))
 
     def predict(self, X: np.ndarray) -> np.ndarray:
@@ -54,5 +55,5 @@ class TSBDetector:
 def _rows(X: Any) -> np.ndarray:
     values = np.asarray(X, dtype=np.float64)
     if values.ndim not in (1, 2):
-        raise ValueError(f"X must have the shape (T, C), got {values.shape}.")
+        raise ArgumentError("X", "have the shape (T, C)", values.shape)
     return values.reshape(len(values), -1)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_divisible, check_fraction, check_shape
+from toa._checks import ArgumentError, check_at_least, check_divisible, check_fraction, check_shape
 from toa.nn import EncoderBlock, EncoderStack, PatchEmbedding, count_patches
 from toa.nn.embedding import Positions
 from toa.nn.layers import Norm
@@ -35,7 +35,7 @@ class ModelConfig:
                 continue
             assert isinstance(kind, type)
             if type(value) is not kind and (kind, type(value)) != (float, int):
-                raise ValueError(f"{name} must be of type {kind.__name__}, got {value!r}; convert it first.")
+                raise ArgumentError(name, f"be of type {kind.__name__}", repr(value), "convert it first")
             if kind is int:
                 check_at_least(name, value, 0 if name in ("num_marks", "label_len") else 1)
             elif kind is float:
@@ -72,14 +72,18 @@ class SeriesModel(nn.Module):
         check_shape("series", series, "(B, L, C)", (None, None, None))
         _, length, channels = series.shape
         if length != self.lookback:
-            raise ValueError(
-                f"series must have lookback={self.lookback} steps, got {length}: shape {tuple(series.shape)}; "
-                f"pass its last {self.lookback}, or build the model with lookback={length}."
+            raise ArgumentError(
+                "series",
+                f"have lookback={self.lookback} steps",
+                f"{length}: shape {tuple(series.shape)}",
+                f"pass its last {self.lookback}, or build the model with lookback={length}",
             )
         if self.channels is not None and channels != self.channels:
-            raise ValueError(
-                f"series must have channels={self.channels}, got {channels}: shape {tuple(series.shape)}; "
-                f"build the model with channels={channels}."
+            raise ArgumentError(
+                "series",
+                f"have channels={self.channels}",
+                f"{channels}: shape {tuple(series.shape)}",
+                f"build the model with channels={channels}",
             )
 
         count = self.num_marks
@@ -88,15 +92,19 @@ class SeriesModel(nn.Module):
             inputs.append(("future_marks", future_marks, "(B, P, F)", self.horizon))
         for name, tensor, axes, steps in inputs:
             if tensor is None and count:
-                raise ValueError(
-                    f"{name} must be given to a model with num_marks={count}, got None; "
-                    f"pass them as {axes.replace('F', str(count))}, or build the model with num_marks=0."
+                raise ArgumentError(
+                    name,
+                    f"be given to a model with num_marks={count}",
+                    "None",
+                    f"pass them as {axes.replace('F', str(count))}, or build the model with num_marks=0",
                 )
             if tensor is not None and not count:
                 or_build = f", or build the model with num_marks={tensor.shape[-1]}" if self.uses_marks else ""
-                raise ValueError(
-                    f"{name} must be None for a model with num_marks=0, got shape {tuple(tensor.shape)}; "
-                    f"leave them out{or_build}."
+                raise ArgumentError(
+                    name,
+                    "be None for a model with num_marks=0",
+                    f"shape {tuple(tensor.shape)}",
+                    f"leave them out{or_build}",
                 )
             if tensor is not None:
                 check_shape(name, tensor, axes, (series.shape[0], steps, count))
@@ -228,4 +236,4 @@ def check_mask(mask: Tensor, series: Tensor) -> None:
     """Raise ValueError if a mask is not bool (B, L) for a series (B, L, C)."""
     check_shape("mask", mask, "(B, L)", tuple(series.shape[:2]))
     if mask.dtype != torch.bool:
-        raise ValueError(f"mask must be bool, True where a step is real, got {mask.dtype}; cast it with .bool().")
+        raise ArgumentError("mask", "be bool, True where a step is real", mask.dtype, "cast it with .bool()")

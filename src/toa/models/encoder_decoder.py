@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_at_most
+from toa._checks import ArgumentError, check_at_most
 from toa.models.base import ForecastModel, ModelConfig, encoder_stack
 from toa.models.registry import register_backbone
 from toa.nn import (
@@ -194,7 +194,7 @@ class InformerConfig(EncoderDecoderConfig):
     def __post_init__(self) -> None:
         EncoderDecoderConfig.__post_init__(self)
         if self.distil and self.num_layers > 1 and self.lookback < 2:
-            raise ValueError(f"lookback must be at least 2 with distil=True, got {self.lookback}; set distil=False.")
+            raise ArgumentError("lookback", "be at least 2 with distil=True", self.lookback, "set distil=False")
 
     @property
     def lengths(self) -> tuple[int, ...]:

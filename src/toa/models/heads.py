@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toa._checks import check_at_least
+from toa._checks import ArgumentError, check_at_least
 from toa.models.base import Backbone, ForecastModel, ModelConfig, SeriesModel, check_mask
 from toa.nn import Dropout, FlattenHead, Linear, ReversibleInstanceNorm
 
@@ -55,7 +55,7 @@ class ForecastHeadConfig(ModelConfig):
     def __post_init__(self) -> None:
         ModelConfig.__post_init__(self)
         if self.affine and not self.instance_norm:
-            raise ValueError("affine must be False without instance_norm, got True; set instance_norm=True.")
+            raise ArgumentError("affine", "be False without instance_norm", "True", "set instance_norm=True")
 
 
 class BackboneForecaster(ForecastModel):
@@ -230,6 +230,6 @@ class ClassifyModel(SeriesModel):
 
 def _check_channels(backbone: Backbone, channels: int) -> None:
     if backbone.channels not in (None, channels):
-        raise ValueError(
-            f"channels must be {backbone.channels}, as in the backbone, got {channels}; use one number for both."
+        raise ArgumentError(
+            "channels", f"be {backbone.channels}, as in the backbone", channels, "use one number for both"
         )

@@ -5,6 +5,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from toa._checks import ArgumentError
 from toa.models.base import ModelConfig, PatchBackbone, encoder_stack
 from toa.models.registry import register_backbone
 from toa.nn import AttentionSpec, TokenBatchNorm, count_patches, normalise_tokens
@@ -39,7 +40,7 @@ class PatchTSTConfig(ModelConfig):
         ModelConfig.__post_init__(self)
         count_patches(self.lookback, self.patch_len, self.stride)
         if not (self.residual_scores is None or isinstance(self.residual_scores, bool)):
-            raise ValueError(f"residual_scores must be True, False or None, got {self.residual_scores!r}.")
+            raise ArgumentError("residual_scores", "be True, False or None", repr(self.residual_scores))
 
 
 def _forecast_head(config: PatchTSTConfig) -> dict[str, object]:

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_at_most, check_choice, check_shape
+from toa._checks import ArgumentError, Name, check_at_least, check_at_most, check_choice, check_shape
 from toa._files import parse_json, seal, unseal, write_atomically
 from toa._limits import check_sizes, shorten
 from toa.models.base import ModelConfig
@@ -78,14 +78,13 @@ class PretrainedConfig(ModelConfig):
         ModelConfig.__post_init__(self)
         for name in ("context", "horizon"):
             if getattr(self, name) % self.patch_len:
-                raise ValueError(
-                    f"{name} must be a multiple of patch_len={self.patch_len}, got {getattr(self, name)}; "
-                    "change one of them."
+                raise ArgumentError(
+                    name, f"be a multiple of patch_len={self.patch_len}", getattr(self, name), "change one of them"
                 )
         levels = self.quantiles
         if list(levels) != sorted(set(levels)) or 0.5 not in levels or not 0.0 < levels[0] <= levels[-1] < 1.0:
-            raise ValueError(
-                f"quantiles must increase within (0, 1) and contain 0.5, got {shorten(levels)}; sort them, add 0.5."
+            raise ArgumentError(
+                "quantiles", "increase within (0, 1) and contain 0.5", shorten(levels), "sort them, add 0.5"
             )
         self.attention_spec()
 
@@ -114,13 +113,15 @@ class PretrainedConfig(ModelConfig):
         return json.loads(json.dumps(asdict(self)))
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], where: object) -> "PretrainedConfig":
+    def from_json(cls, values: Mapping[str, Any], where: Name) -> "PretrainedConfig":
         """From the result of `to_json`; raises ValueError for unknown fields."""
         unknown = set(values) - {field.name for field in fields(cls)}
         if unknown:
-            raise ValueError(
-                f"{where} must have the fields of a config of this version, got {shorten(sorted(unknown))}; "
-                "install the version of toa that wrote it."
+            raise ArgumentError(
+                where,
+                "have the fields of a config of this version",
+                shorten(sorted(unknown)),
+                "install the version of toa that wrote it",
             )
         values = dict(values)
         if "quantiles" in values:
@@ -128,7 +129,7 @@ class PretrainedConfig(ModelConfig):
         try:
             return cls(**values)
         except TypeError as error:
-            raise ValueError(f"{where} must have valid fields, got: {error}; restore the file.") from None
+            raise ArgumentError(where, "have valid fields", f"an error: {error}", "restore the file") from None
 
 
 # two sizes with the same context and horizon, about 1 M and 4.3 M weights with dense operators
@@ -291,13 +292,15 @@ class PretrainedForecaster(nn.Module):
         content = parse_json((folder / CONFIG_FILE).read_bytes(), str(folder / CONFIG_FILE))
         weights = _read_weights(folder / WEIGHTS_FILE)
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise ValueError(
-                f"{folder / CONFIG_FILE} must have format {FORMAT} of a pretrained forecaster, got another file; "
-                "install the version of toa that wrote it."
+            raise ArgumentError(
+                folder / CONFIG_FILE,
+                f"have format {FORMAT} of a pretrained forecaster",
+                "another file",
+                "install the version of toa that wrote it",
             )
         plain, verified = unseal(content, str(folder), weights)
         if not verified:
-            raise ValueError(f"{folder / CONFIG_FILE} must have a checksum, got none; restore the file.")
+            raise ArgumentError(folder / CONFIG_FILE, "have a checksum", "none", "restore the file")
         config = PretrainedConfig.from_json(plain["config"], folder / CONFIG_FILE)
         sizes = {name: value for name, value in plain["config"].items() if name != "rotary_base"}
         check_sizes(sizes, weights, folder)
@@ -306,7 +309,7 @@ class PretrainedForecaster(nn.Module):
             model.load_state_dict({name: value.float() for name, value in weights.items()})
         except RuntimeError as error:
             reason = shorten(" ".join(str(error).split()))
-            raise ValueError(f"{folder} must hold the weights of its config, got others ({reason}).") from None
+            raise ArgumentError(folder, "hold the weights of its config", f"others ({reason})") from None
         return model.eval()
 
 
@@ -317,7 +320,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} must hold the weights of a pretrained forecaster, got: {error}.") from None
+        raise ArgumentError(path, "hold the weights of a pretrained forecaster", f"an error: {error}") from None
 
 
 # folder of the weights that are part of this package, one folder per model
@@ -339,9 +342,11 @@ def find_pretrained(name: str | Path) -> Path:
     folder = Path(name)
     if not (folder / CONFIG_FILE).is_file() or not (folder / WEIGHTS_FILE).is_file():
         listed = ", ".join(shipped) or "none are part of this version"
-        raise ValueError(
-            f"model must be a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, or the name of shipped weights ({listed}), "
-            f"got {str(name)!r}; name a folder that save_pretrained wrote."
+        raise ArgumentError(
+            "model",
+            f"be a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, or the name of shipped weights ({listed})",
+            repr(str(name)),
+            "name a folder that save_pretrained wrote",
         )
     return folder
 

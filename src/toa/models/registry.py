@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from torch import nn
 
-from toa._checks import check_choice
+from toa._checks import ArgumentError, check_choice
 from toa._registry import Registry
 from toa.models.base import Backbone, ForecastModel
 from toa.models.heads import BackboneForecaster, ClassifyHeadConfig, ClassifyModel, ForecastHeadConfig, ReconstructModel
@@ -140,7 +140,7 @@ def build_reconstructor(
     """
     network, head = _build(name, "reconstruct", attention, settings, {"lookback": lookback, "channels": channels})
     if head.get("shortcut"):
-        raise ValueError("shortcut must be False in reconstruction, got True; it would copy the series.")
+        raise ArgumentError("shortcut", "be False in reconstruction", "True", "it would copy the series")
     if isinstance(network, Backbone):
         network = BackboneForecaster(network, ForecastHeadConfig(horizon=lookback, channels=channels, **head))
     return ReconstructModel(network)
@@ -178,15 +178,15 @@ def _build(
             raise ValueError(f"unknown setting {key!r} of model {name!r}; known: {', '.join(allowed)}.")
     for required in fields(entry.config):
         if required.name in allowed and required.default is MISSING and required.name not in settings:
-            raise ValueError(f"{required.name} must be set for model {name!r}, got no value; it has no default.")
+            raise ArgumentError(required.name, f"be set for model {name!r}", "no value", "it has no default")
     if sizes.get("num_marks") and not entry.network.uses_marks:
         marks = sizes["num_marks"]
-        raise ValueError(f"num_marks must be 0 for model {name!r}, got {marks}; it does not use time marks.")
+        raise ArgumentError("num_marks", f"be 0 for model {name!r}", marks, "it does not use time marks")
     if attention is None and backbone.takes_attention:
-        raise ValueError(f"attention must be given for model {name!r}, got None; known: {', '.join(ATTENTIONS)}.")
+        raise ArgumentError("attention", f"be given for model {name!r}", "None", f"known: {', '.join(ATTENTIONS)}")
     if attention is not None and not backbone.takes_attention:
         chosen = attention if isinstance(attention, str) else attention.name
-        raise ValueError(f"attention must be None for model {name!r}, got {chosen!r}; leave it out.")
+        raise ArgumentError("attention", f"be None for model {name!r}", repr(chosen), "leave it out")
     spec = AttentionSpec(name=attention) if isinstance(attention, str) else attention
     config_fields = entry.config.__dataclass_fields__
     values = {**sizes, "attention": spec, **entry.settings, **settings}

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from toa._checks import check_choice
+from toa._checks import ArgumentError, check_choice
 from toa.models.base import ModelConfig, PatchBackbone
 from toa.models.registry import register_backbone
 from toa.nn import ATTENTIONS, AttentionSpec, ChannelBlock, EncoderBlock, LayerNorm, count_patches
@@ -43,9 +43,11 @@ class TwoAxisConfig(ModelConfig):
         count_patches(self.lookback, self.patch_len, self.stride)
         check_choice("time_attention", self.time_attention, ("none", "same", *ATTENTIONS))
         if not self.mix_channels and self.time_attention != "same":
-            raise ValueError(
-                f"time_attention must be 'same' if mix_channels is False, got {self.time_attention!r}; "
-                "otherwise nothing uses the chosen attention."
+            raise ArgumentError(
+                "time_attention",
+                "be 'same' if mix_channels is False",
+                repr(self.time_attention),
+                "otherwise nothing uses the chosen attention",
             )
 
 

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from toa import ops
-from toa._checks import check_at_least, check_choice, check_divisible, check_fraction, check_shape, check_tokens
+from toa._checks import (
+    ArgumentError,
+    check_at_least,
+    check_choice,
+    check_divisible,
+    check_fraction,
+    check_shape,
+    check_tokens,
+)
 from toa.nn.layers import PLAIN, Layer, Linear
 from toa.nn.operator import SequenceOperator
 from toa.ops.attention.sequences import Lengths, nested_parts
@@ -135,9 +143,9 @@ class Attention(Layer, ABC):
         }
         for name, value in one_call_only.items():
             if value is not None and not self._is_one_call:
-                raise ValueError(f"{name} must be None for {type(self).__name__}, got {value}; use a TOA layer.")
+                raise ArgumentError(name, f"be None for {type(self).__name__}", value, "use a TOA layer")
         if rotary_base is not None and self.qk_dim % 2:
-            raise ValueError(f"qk_dim must be even with rotary_base, got {self.qk_dim}; use another qk_dim.")
+            raise ArgumentError("qk_dim", "be even with rotary_base", self.qk_dim, "use another qk_dim")
         qk_width = self._qk_groups * num_heads * self.qk_dim
         self.q_proj: nn.Linear = Linear(embed_dim, qk_width, bias=bias)
         self.k_proj: nn.Linear = Linear(self.kdim, qk_width // shared, bias=bias)
@@ -180,7 +188,7 @@ class Attention(Layer, ABC):
         """`forward` of nested tensors (B, j, E): pad, attend, and pack; W_mix has zeros after the end of sequences."""
         for name, given in refused.items():
             if given is not None:
-                raise ValueError(f"{name} must be None with nested tensors, got one; pad the sequences.")
+                raise ArgumentError(name, "be None with nested tensors", "one", "pad the sequences")
         parts = [nested_parts("query", query), nested_parts("key", key), nested_parts("value", value, key)]
         lengths = [Lengths.of("offsets", offsets, len(packed)) for packed, offsets in parts]
         q, k, v = (one.pad(packed) for one, (packed, _) in zip(lengths, parts, strict=True))
@@ -325,7 +333,7 @@ class Attention(Layer, ABC):
 
     def _check_cache(self, cache: ops.AttentionCache, need_weights: bool) -> None:
         if not self._is_one_call:
-            raise ValueError(f"cache must be None for {type(self).__name__}, got one; use a TOA layer.")
+            raise ArgumentError("cache", f"be None for {type(self).__name__}", "one", "use a TOA layer")
         if self.training or need_weights:
             found = "training mode" if self.training else "need_weights=True"
             raise ValueError(f"cache requires evaluation without need_weights, got {found}; call eval() first.")

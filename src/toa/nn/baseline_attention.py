@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toa import ops
-from toa._checks import check_at_least, check_choice, check_padding_mask, check_shape
+from toa._checks import ArgumentError, check_at_least, check_choice, check_padding_mask, check_shape
 from toa.nn.attention import Attention, Masks, Projected, ScoreFactors, SoftmaxAttention, ValueMixing
 from toa.nn.layers import Linear
 from toa.nn.operator import DiagonalLowRankOperator
@@ -300,9 +300,11 @@ def _widen(
 
 def _check_not_causal(causal: bool) -> None:
     if causal:
-        raise ValueError(
-            "causal must be False for hyperglu, got True: a causal part of its mixers is not of low rank; "
-            "use a TOA variant for causal attention."
+        raise ArgumentError(
+            "causal",
+            "be False for hyperglu",
+            "True: a causal part of its mixers is not of low rank",
+            "use a TOA variant for causal attention",
         )
 
 

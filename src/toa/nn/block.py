@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_fraction
+from toa._checks import ArgumentError, check_at_least, check_fraction
 from toa.nn.attention import Attended, Attention, ScoreFactors
 from toa.nn.layers import ChannelDropout, Dropout, LayerNorm, Linear, Norm, make_norm, normalise_tokens
 
@@ -146,8 +146,8 @@ class DecoderBlock(nn.Module):
     ) -> None:
         super().__init__()
         if own.embed_dim != cross.embed_dim:
-            raise ValueError(
-                f"cross must have embed_dim={own.embed_dim} as own has, got {cross.embed_dim}; use the same for both."
+            raise ArgumentError(
+                "cross", f"have embed_dim={own.embed_dim} as own has", cross.embed_dim, "use the same for both"
             )
         self.norm_first = norm_first
         self.own = own

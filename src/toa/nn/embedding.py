@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_choice, check_fraction, check_shape
+from toa._checks import ArgumentError, check_at_least, check_choice, check_fraction, check_shape
 from toa.nn.layers import Dropout, Layer, Linear
 
 Positions = Literal["learned", "sinusoidal"]
@@ -19,8 +19,8 @@ def count_patches(lookback: int, patch_len: int, stride: int) -> int:
     check_at_least("patch_len", patch_len, 1)
     check_at_least("stride", stride, 1)
     if lookback < patch_len:
-        raise ValueError(
-            f"lookback must be at least patch_len={patch_len}, got {lookback}; use shorter patches or a longer series."
+        raise ArgumentError(
+            "lookback", f"be at least patch_len={patch_len}", lookback, "use shorter patches or a longer series"
         )
     return (lookback - patch_len) // stride + 2
 
@@ -160,16 +160,20 @@ class PointEmbedding(Layer):
         x = self.projection(series.mT).mT if isinstance(self.projection, nn.Conv1d) else self.projection(series)
         if self.position is not None:
             if steps > self.num_tokens:
-                raise ValueError(
-                    f"series must have at most num_tokens={self.num_tokens} steps, got {steps}; "
-                    "cut it, or increase num_tokens."
+                raise ArgumentError(
+                    "series",
+                    f"have at most num_tokens={self.num_tokens} steps",
+                    steps,
+                    "cut it, or increase num_tokens",
                 )
             x = x + self.position[:steps]  # (B, L, E)
         if (marks is None) != (self.marks is None):
             found = "None" if marks is None else f"shape {tuple(marks.shape)}"
-            raise ValueError(
-                f"marks must be {'given' if marks is None else 'None'} if num_marks={self.num_marks}, got {found}; "
-                "set num_marks to the number of marks."
+            raise ArgumentError(
+                "marks",
+                f"be {'given' if marks is None else 'None'} if num_marks={self.num_marks}",
+                found,
+                "set num_marks to the number of marks",
             )
         if marks is not None and self.marks is not None:
             check_shape("marks", marks, "(B, L, F)", (batch, steps, self.num_marks))

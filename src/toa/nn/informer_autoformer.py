@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_shape
+from toa._checks import ArgumentError, check_at_least, check_shape
 from toa.nn.attention import Attention, Masks, ScoreFactors, ValueMixing
 from toa.nn.layers import Layer, Linear
 from toa.ops.dropout import plain_dropout, thread_generator
@@ -134,9 +134,11 @@ class ProbSparseAttention(Attention):
     def _mixing(self, query: Tensor, factors: ScoreFactors, masks: Masks) -> ValueMixing:
         for name, mask in (("key_padding_mask", masks.padding), ("pair_mask", masks.pair)):
             if mask is not None:
-                raise ValueError(
-                    f"{name} must be None for {type(self).__name__}, got shape {tuple(mask.shape)}; "
-                    "leave it out or use another attention."
+                raise ArgumentError(
+                    name,
+                    f"be None for {type(self).__name__}",
+                    f"shape {tuple(mask.shape)}",
+                    "leave it out or use another attention",
                 )
         q, k = factors.q, factors.k
         sample_keys = draw_keys if self.training else fixed_keys

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 # the base class of batch norms has no public name
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from toa._checks import check_at_least, check_choice, check_fraction, check_positive, check_shape
+from toa._checks import ArgumentError, check_at_least, check_choice, check_fraction, check_positive, check_shape
 from toa.ops import runs_kernels
 from toa.ops.dropout import dropout
 from toa.ops.row_functions import add_norm, layer_norm, linear
@@ -90,11 +90,10 @@ def check_kernel(name: str, kernel: int, length: int | None = None) -> None:
     """Check that the window of a moving average is odd and at most as long as the series."""
     check_at_least(name, kernel, 1)
     if kernel % 2 == 0:
-        raise ValueError(f"{name} must be odd, so that it has a middle, got {kernel}; use {kernel + 1}, for instance.")
+        raise ArgumentError(name, "be odd, so that it has a middle", kernel, f"use {kernel + 1}, for instance")
     if length is not None and kernel > length:
-        raise ValueError(
-            f"{name} must be at most the length of the series, {length}, got {kernel}; "
-            "use a shorter window or a longer series."
+        raise ArgumentError(
+            name, f"be at most the length of the series, {length}", kernel, "use a shorter window or a longer series"
         )
 
 

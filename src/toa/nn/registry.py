@@ -12,7 +12,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from toa import ops
-from toa._checks import check_choice
+from toa._checks import ArgumentError, check_choice
 from toa._registry import Registry
 from toa.nn.attention import Attention, SoftmaxAttention
 from toa.nn.baseline_attention import (
@@ -91,7 +91,7 @@ class AttentionSpec:
             wanted = kinds[name]
             fits = wanted not in _TYPES or isinstance(value, _TYPES[wanted])
             if not fits or isinstance(value, bool) != (wanted is bool):
-                raise ValueError(f"{name} must be of type {wanted.__name__}, got {value!r}; convert it first.")
+                raise ArgumentError(name, f"be of type {wanted.__name__}", repr(value), "convert it first")
             if name not in known:
                 raise ValueError(
                     f"{name} is not an option of attention {self.name!r}, got {value!r}; "

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from toa import ops
-from toa._checks import check_choice, check_generator
+from toa._checks import ArgumentError, check_choice, check_generator
 from toa.nn.layers import Layer
 from toa.ops.dropout import draw_seeds, thread_generator
 
@@ -56,7 +56,7 @@ class StochasticOperatorRegularization(Layer):
         super().__init__()
         check_choice("sharing", sharing, get_args(Sharing))
         if not 0.0 < max_rate <= 1.0:
-            raise ValueError(f"max_rate must lie in (0, 1], got {max_rate}; use sor=False for no SOR.")
+            raise ArgumentError("max_rate", "lie in (0, 1]", max_rate, "use sor=False for no SOR")
         self.sharing = sharing
         self.max_rate = max_rate
         self.generator = generator

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from toa._checks import ArgumentError
 from toa.ops._backend import runs_kernels
 from toa.ops.mixing import EntryDrop, drop_op, mix_op
 
@@ -179,9 +180,7 @@ class Banded(Operator):
     def __post_init__(self) -> None:
         lags = self.diagonals.shape[1]
         if lags % 2 == 0:
-            raise ValueError(
-                f"diagonals must have an odd number 2 w + 1 of lags (H, 2 w + 1, N), got {lags}; pad them."
-            )
+            raise ArgumentError("diagonals", "have an odd number 2 w + 1 of lags (H, 2 w + 1, N)", lags, "pad them")
 
     def mix(self, x: Tokens, *, transpose: bool = False, causal: bool = False) -> Tokens:
         """S x, by a product per block of tokens with the tokens around it."""

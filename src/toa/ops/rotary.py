@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from toa._checks import check_shape
+from toa._checks import ArgumentError, check_shape
 
 # longest wavelength in units of 2π positions, as in the source above
 BASE = 10_000.0
@@ -34,12 +34,14 @@ class Rotary:
     def __post_init__(self) -> None:
         for name, positions in (("rotary.queries", self.queries), ("rotary.keys", self.keys)):
             if positions.dim() != 1:
-                raise ValueError(
-                    f"{name} must have one position per token, shape (N,), got {tuple(positions.shape)}; "
-                    "all sequences of a batch share them."
+                raise ArgumentError(
+                    name,
+                    "have one position per token, shape (N,)",
+                    tuple(positions.shape),
+                    "all sequences of a batch share them",
                 )
         if not self.base > 1.0:
-            raise ValueError(f"rotary.base must be above 1, got {self.base}; {BASE:g} is customary.")
+            raise ArgumentError("rotary.base", "be above 1", self.base, f"{BASE:g} is customary")
 
     def turn(
         self, q: Tensor, k: Tensor, gate_q: Tensor | None = None, gate_k: Tensor | None = None
@@ -57,7 +59,7 @@ def turn(name: str, x: Tensor, positions: Tensor, base: float = BASE) -> Tensor:
     check_shape(name, x, "(B, N, H, D)", (None, len(positions), None, None))
     half = x.shape[3] // 2
     if x.shape[3] % 2:
-        raise ValueError(f"{name} must have an even width to turn pairs of features, got {x.shape[3]}; pad it.")
+        raise ArgumentError(name, "have an even width to turn pairs of features", x.shape[3], "pad it")
     exact = torch.promote_types(x.dtype, torch.float32)
     rates = torch.pow(base, -torch.arange(half, device=x.device, dtype=exact) / half)
     angles = positions.to(x.device, exact)[:, None, None] * rates  # (N, 1, D/2)

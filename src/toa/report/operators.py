@@ -27,7 +27,7 @@ from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
 from toa._checks import ArgumentError
-from toa._files import parse_json, write_atomically
+from toa._files import parse_json, read_text, write_atomically
 from toa.data.frequency import Frequency, describe_steps
 from toa.experiments.records import RECORD, Record
 from toa.experiments.run import load_run
@@ -203,7 +203,7 @@ def write_pictures(models: Iterable[Pictures], path: Path) -> Path:
 def read_pictures(path: Path) -> list[Pictures]:
     """Read the pictures of a file."""
     try:
-        content = parse_json(path.read_text(encoding="utf-8"), str(path))
+        content = parse_json(read_text(path), str(path))
         if content["format"] != _FORMAT:
             raise ValueError(f"format {content['format']!r}")
         models: list[Pictures] = content["models"]

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from toa._checks import ArgumentError, Name
-from toa._files import log_unsealed, parse_json, seal, unseal, write_atomically
+from toa._files import log_unsealed, parse_json, read_file, seal, unseal, write_atomically
 from toa._limits import check_sizes, shorten
 from toa.ops.dropout import initial_weights, random_numbers
 
 _KEY = "toa"
+# of the length of the header
+_LENGTH_BYTES = 8
 # what reading a file raises whose content has other types or sizes than toa writes
 UNREADABLE = (
     *(KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError, RuntimeError, OverflowError),
@@ -80,6 +82,14 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[st
     write_atomically(path, save(plain, {_KEY: json.dumps(seal(facts, plain), sort_keys=True)}))
 
 
+def _metadata(content: bytes) -> dict[str, str]:
+    """Texts in the header of a safetensors file: eight bytes with its length, then JSON."""
+    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
+    header = parse_json(content[_LENGTH_BYTES : _LENGTH_BYTES + length], "the header")
+    metadata: dict[str, str] = header.get("__metadata__") or {}
+    return metadata
+
+
 def load_checkpoint(path: Path, *, verify: bool = True) -> Checkpoint:
     """Read a checkpoint; a file that an older version wrote without checksum is read and logged.
 
@@ -87,12 +97,13 @@ def load_checkpoint(path: Path, *, verify: bool = True) -> Checkpoint:
         verify: Compare its checksum; False for a file whose checksum covers another file too.
     """
     try:
-        with safe_open(path, framework="pt") as file:
-            facts = parse_json((file.metadata() or {})[_KEY], f"the header of {path}")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        # read once: another process may replace the file between two readings
+        content = read_file(path)
+        tensors = load(content)
+        facts = parse_json(_metadata(content)[_KEY], f"the header of {path}")
         if not isinstance(facts, dict):
             raise ValueError(f"a header that is a {type(facts).__name__}")
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
+    except (SafetensorError, OSError, *UNREADABLE) as error:
         raise ArgumentError(path, "be a checkpoint of toa", f"another file ({error})", "delete it") from error
     if not verify:
         return Checkpoint(tensors=tensors, facts=facts)

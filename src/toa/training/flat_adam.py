@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_at_least, check_fraction, check_positive
+from toa._checks import ArgumentError, check_at_least, check_fraction, check_positive
 from toa.nn import SequenceOperator
 
 # parameters begin at multiples of this many weights: kernels read aligned memory
@@ -42,9 +42,11 @@ class AdamConfig:
         for name in ("beta1", "beta2"):
             check_fraction(name, getattr(self, name))
         if self.beta2 > MOST_BETA2:
-            raise ValueError(
-                f"beta2 must be at most {MOST_BETA2}, got {self.beta2}: with more, a step is smaller than the rounding "
-                "of moments in 16 bits; lower it."
+            raise ArgumentError(
+                "beta2",
+                f"be at most {MOST_BETA2}",
+                f"{self.beta2}: with more, a step is smaller than the rounding of moments in 16 bits",
+                "lower it",
             )
         check_at_least("weight_decay", self.weight_decay, 0.0)
         check_positive("operator_rate", self.operator_rate)
@@ -128,8 +130,10 @@ class FlatAdam:
         for name, vector in self.state().items():
             saved = state[name]
             if saved.shape != vector.shape or saved.dtype != vector.dtype:
-                raise ValueError(
-                    f"{name} must be {vector.dtype} of shape {tuple(vector.shape)}, got {saved.dtype} of shape "
-                    f"{tuple(saved.shape)}; the checkpoint is of another model."
+                raise ArgumentError(
+                    name,
+                    f"be {vector.dtype} of shape {tuple(vector.shape)}",
+                    f"{saved.dtype} of shape {tuple(saved.shape)}",
+                    "the checkpoint is of another model",
                 )
             vector.copy_(saved)

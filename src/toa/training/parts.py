@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from toa._checks import ArgumentError
 from toa._files import parse_json, seal, unseal, write_atomically
 from toa.training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -30,9 +31,11 @@ def check_checkpoint_size(vectors: Mapping[str, Tensor]) -> None:
     size = sum(vector.nbytes for vector in vectors.values())
     if size > MOST_BYTES - 2**16:
         length = len(next(iter(vectors.values())))
-        raise ValueError(
-            f"a checkpoint must take at most {MOST_BYTES / 2**20:.0f} MiB, got {size / 2**20:.1f} MiB for {length} "
-            "weights; choose a smaller model."
+        raise ArgumentError(
+            "a checkpoint",
+            f"take at most {MOST_BYTES / 2**20:.0f} MiB",
+            f"{size / 2**20:.1f} MiB for {length} weights",
+            "choose a smaller model",
         )
 
 
@@ -74,17 +77,17 @@ def load_parts(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     path = folder / STATE_FILE
     content = parse_json(path.read_bytes(), str(path))
     if not isinstance(content, dict):
-        raise ValueError(f"{path} must be a checkpoint in parts, got another file; delete it.")
+        raise ArgumentError(path, "be a checkpoint in parts", "another file", "delete it")
     plain, verified = unseal(content, str(path))
     if not verified:
-        raise ValueError(f"{path} must have a checksum, got none; restore or delete the checkpoint.")
+        raise ArgumentError(path, "have a checksum", "none", "restore or delete the checkpoint")
     pieces = []
     for number, name in enumerate(plain["parts"]):
         if Path(name).name != name or not (folder / name).is_file():
-            raise ValueError(f"{folder} must have the part {name!r} of its checkpoint, got none; restore or delete it.")
+            raise ArgumentError(folder, f"have the part {name!r} of its checkpoint", "none", "restore or delete it")
         part = load_checkpoint(folder / name)
         if not part.verified or part.facts != {"step": plain["step"], "number": number}:
-            raise ValueError(f"{folder / name} must be part {number} of step {plain['step']}, got another; restore it.")
+            raise ArgumentError(folder / name, f"be part {number} of step {plain['step']}", "another", "restore it")
         pieces.append(part.tensors)
     vectors = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
     return vectors, plain["facts"]

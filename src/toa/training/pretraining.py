@@ -23,7 +23,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toa._checks import check_at_least, check_at_most, check_choice, check_fraction, check_positive, check_seed
+from toa._checks import (
+    ArgumentError,
+    check_at_least,
+    check_at_most,
+    check_choice,
+    check_fraction,
+    check_positive,
+    check_seed,
+)
 from toa._files import check_writable, write_atomically
 from toa.models.pretrained import (
     LARGEST,
@@ -193,7 +201,7 @@ class Pretraining:
         series = self._draw(step)
         wanted = (self.config.batch_size, config.context + config.horizon)
         if tuple(series.shape) != wanted:
-            raise ValueError(f"series must have shape (batch_size, context + horizon)={wanted}, got {series.shape}.")
+            raise ArgumentError("series", f"have shape (batch_size, context + horizon)={wanted}", series.shape)
         series = series.to(self.device, torch.float32)
         context, target = series.split([config.context, config.horizon], 1)
         lengths = self._context_lengths(step).to(self.device, non_blocking=True)
@@ -251,7 +259,7 @@ class Pretraining:
         vectors, facts = load_parts(folder)
         state = PieceState(**facts["state"])
         if facts["model"] != self.model.config.to_json():
-            raise ValueError(f"{folder} must be the run of this model, got one of another; choose another folder.")
+            raise ArgumentError(folder, "be the run of this model", "one of another", "choose another folder")
         self._check_training(facts["training"], state.step, folder)
         self.adam.load(vectors)
         self.mean.copy_(vectors["mean"])
@@ -275,7 +283,7 @@ class Pretraining:
     def restart(self, weights: PretrainedForecaster, reason: str) -> None:
         """Continue from weights alone, with a warm-up and moments of zero; the record states it."""
         if weights.config != self.model.config:
-            raise ValueError("weights must be those of this model, got those of another config; choose its arm.")
+            raise ArgumentError("weights", "be those of this model", "those of another config", "choose its arm")
         self.model.load_state_dict(weights.state_dict())
         step = int(weights.facts.get("step", 0))
         check_at_most("step of the weights", step, "steps", self.config.steps, "train for more steps")
@@ -323,8 +331,8 @@ def train_piece(
 ) -> bool:
     """Train until the run is done, or this piece ends; return whether it is done.
 
-    A folder with a checkpoint is resumed. The finished model lies in the folder "model"; record.json has the settings,
-    throughput and loss curve of all pieces.
+    A folder with a checkpoint is resumed. The finished model lies in the folder "model", in bfloat16; record.json has
+    the settings, throughput and loss curve of all pieces.
 
     Args:
         seconds: The piece ends at the first entry of the loss curve after this time.
@@ -364,7 +372,7 @@ def train_piece(
     write_record(run, folder)
     done = run.state.step == run.config.steps
     if done:
-        run.result().save_pretrained(folder / MODEL_FOLDER)
+        run.result().save_pretrained(folder / MODEL_FOLDER, dtype=torch.bfloat16)
     return done
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from toa._checks import ArgumentError
 from toa._console import make_console, make_table
 
 
@@ -19,7 +20,7 @@ def report(
     from toa_paper.report.paper_text import left_out, status_table
 
     if save_operators is not None and save_operators.name != OPERATORS_FILE:
-        raise ValueError(f"--save-operators must be a file called {OPERATORS_FILE}, got {save_operators}.")
+        raise ArgumentError("--save-operators", f"be a file called {OPERATORS_FILE}", save_operators)
     console = make_console()
     paper_report = make_report(results, tables=table, data_dir=data_dir)
     # a terminal is too narrow for all columns

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toa._checks import check_at_least
+from toa._checks import ArgumentError, check_at_least
 from toa._console import make_console, make_table
 from toa.cli.sweep import print_line, read_runs, run_jobs
 
@@ -46,15 +46,17 @@ def reproduce(
     sources = {"TABLE": table, "--list": list_ or None, "--runs": runs}
     given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
-        raise ValueError(
-            f"exactly one of {', '.join(sources)} must be given, got {' and '.join(given) or 'none'}; "
-            "`toa reproduce --list` prints the tables."
+        raise ArgumentError(
+            f"exactly one of {', '.join(sources)}",
+            "be given",
+            " and ".join(given) or "none",
+            "`toa reproduce --list` prints the tables",
         )
     selection = {"dataset": dataset, "backbone": backbone, "attention": attention, "horizon": horizon}
     if runs is not None:
         for name, value in {**selection, "seeds": seeds}.items():
             if value is not None:
-                raise ValueError(f"--{name} must be left out with --runs, got {value}; put it on the lines.")
+                raise ArgumentError(f"--{name}", "be left out with --runs", value, "put it on the lines")
         jobs = read_runs(runs)
     elif table is not None:
         selection["variant"] = selection.pop("attention")

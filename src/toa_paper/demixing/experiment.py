@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toa._checks import check_choice
+from toa._checks import ArgumentError, check_choice
 from toa._files import check_writable
 from toa.experiments.protocols import load_protocol, protocol_names
 from toa.experiments.records import Record
@@ -92,7 +92,7 @@ def run_demixing(
     numbers = protocol.seeds if seeds is None else tuple(seeds)
     for what, values in (("attention", names), ("seed", numbers)):
         if not values or len(set(values)) != len(values):
-            raise ValueError(f"{what} must be given at least once and none twice, got {list(values)}.")
+            raise ArgumentError(what, "be given at least once and none twice", list(values))
     given = {"steps": steps, "learning_rate": learning_rate}
     changes = [f"{name}={value}" for name, value in given.items() if value is not None]
     changes.append(f"tf32={str(tf32).lower()}")

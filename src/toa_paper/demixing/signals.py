@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from toa._checks import check_at_least, check_generator
+from toa._checks import ArgumentError, check_at_least, check_generator
 
 REGIMES = ("stationary", "vibrato", "chirp")
 
@@ -50,16 +50,18 @@ class HarmonicDemixing:
     def __post_init__(self) -> None:
         for name in ("periods", "amplitudes"):
             if not isinstance(getattr(self, name), tuple):
-                raise ValueError(f"{name} must be a tuple, got {getattr(self, name)!r}; write (24.0, 84.0).")
+                raise ArgumentError(name, "be a tuple", repr(getattr(self, name)), "write (24.0, 84.0)")
         check_at_least("length", self.length, 2)
         check_at_least("noise", self.noise, 0.0)
         if len(self.amplitudes) != len(self.periods) or not self.periods:
-            raise ValueError(
-                f"amplitudes must be as many as periods, at least one, got {len(self.amplitudes)} "
-                f"and {len(self.periods)}; give one amplitude per period."
+            raise ArgumentError(
+                "amplitudes",
+                "be as many as periods, at least one",
+                f"{len(self.amplitudes)} and {len(self.periods)}",
+                "give one amplitude per period",
             )
         if min(self.periods) < 2:
-            raise ValueError(f"periods must be at least 2 samples, got {min(self.periods)}; lengthen the series.")
+            raise ArgumentError("periods", "be at least 2 samples", min(self.periods), "lengthen the series")
 
     def scaled(self, length: int) -> "HarmonicDemixing":
         """The same signals sampled at another rate: periods and warps shrink or grow with the length."""

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from toa._checks import check_at_least, check_choice, check_finite, check_seed
+from toa._checks import ArgumentError, check_at_least, check_choice, check_finite, check_seed
 from toa.models import PointEncoder, PointEncoderConfig
 from toa.nn import AttentionSpec
 from toa.nn.registry import ADDED_LATER
@@ -65,7 +65,7 @@ class DemixingConfig:
             check_at_least(name, getattr(self, name), 1)
         check_seed(self.seed)
         if self.seed >= 2**31:
-            raise ValueError(f"seed must be below 2^31, got {self.seed}.")
+            raise ArgumentError("seed", "be below 2^31", self.seed)
 
     @property
     def training(self) -> TrainingConfig:

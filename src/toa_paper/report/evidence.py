@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toa._checks import check_choice
+from toa._checks import ArgumentError, check_choice
 from toa._files import CHECKSUM, parse_json
 from toa.experiments.records import (
     CLAIM,
@@ -200,8 +200,8 @@ class _Reader:
                 setting = setting_of(content["task"], TASKS[content["task"]].config_from(content["config"]))
                 self._evidence.failed[setting] = f"{content['error']} ({path})"
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError(
-                    f"it must be the error of a run of this version, got something else ({error!r})"
+                raise ArgumentError(
+                    "it", "be the error of a run of this version", f"something else ({error!r})"
                 ) from None
         elif isinstance(content, Mapping) and "benchmark" in content:
             self._scores[path] += 1
@@ -214,7 +214,7 @@ class _Reader:
         record = check_record(content, name_line(path, line))
         config, added = _checked_config(record)
         if wrong := [name for name, value in record["metrics"].items() if not math.isfinite(value)]:
-            raise ValueError(f"its metrics must be finite, got other values for {', '.join(wrong)}.")
+            raise ArgumentError("its metrics", "be finite", f"other values for {', '.join(wrong)}")
         self._unsealed += CHECKSUM not in content
         self._note_commit(record, path)
         self._runs.append(
@@ -318,11 +318,9 @@ def _checked_config(record: Record) -> tuple[Any, tuple[str, ...]]:
     values = record.get("config")
     check_choice("task", task, TASKS)
     if not isinstance(values, Mapping):
-        raise ValueError(f"its config must be a mapping, got {values!r}.")
+        raise ArgumentError("its config", "be a mapping", repr(values))
     if (actual := config_hash(values)) != record["config_hash"]:
-        raise ValueError(
-            f"its config must have the hash {record['config_hash']}, got {actual}: the record was altered."
-        )
+        raise ArgumentError("its config", f"have the hash {record['config_hash']}", f"{actual}: the record was altered")
     try:
         config = TASKS[task].config_from(values)
     except (ValueError, TypeError, AttributeError) as error:

@@ -17,7 +17,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from toa import ops
-from toa._checks import check_at_least, check_at_most, check_divisible, check_finite, check_positive, check_shape
+from toa._checks import (
+    ArgumentError,
+    check_at_least,
+    check_at_most,
+    check_divisible,
+    check_finite,
+    check_positive,
+    check_shape,
+)
 from toa._registry import Registry
 from toa.ops.simplex import in_simplex
 from toa_paper.demixing.signals import HarmonicDemixing
@@ -143,7 +151,7 @@ class Case:
         check_at_least("Z", z, 1)
         check_at_most("T", t, "N", n, "use at most as many outputs as keys")
         if z > 1 and t < n:
-            raise ValueError(f"operators of {z} regimes must be square, got T={t} and N={n}; give one operator.")
+            raise ArgumentError(f"operators of {z} regimes", "be square", f"T={t} and N={n}", "give one operator")
 
     @property
     def adaptive(self) -> bool:
@@ -184,7 +192,7 @@ def harmonic_continuation(*, length: int = 48, horizon: int = 24, periods: Seque
         check_at_least("period", period, 3)
         check_divisible("length", length, "period", period)
     if not periods or len(set(periods)) < len(periods):
-        raise ValueError(f"periods must be distinct and at least one, got {tuple(periods)}; drop the repeated ones.")
+        raise ArgumentError("periods", "be distinct and at least one", tuple(periods), "drop the repeated ones")
     basis = _waves(periods, _steps(length + horizon))  # (L+T, 2K)
     operators = (basis[length:] @ torch.linalg.pinv(basis[:length])).unsqueeze(0)
     claims = ("every row sums to zero", "every row leaves the simplex")
@@ -200,7 +208,7 @@ def residualization(*, num_tokens: int = 48, width: int = 7) -> Case:
     """
     check_at_least("width", width, 3)
     if width % 2 == 0 or width > num_tokens:
-        raise ValueError(f"width must be odd and at most num_tokens={num_tokens}, got {width}; use 3, for instance.")
+        raise ArgumentError("width", f"be odd and at most num_tokens={num_tokens}", width, "use 3, for instance")
     t = _steps(num_tokens)
     window = ((t[:, None] - t).abs() <= width // 2).double()
     average = window / window.sum(-1, keepdim=True)
@@ -308,7 +316,7 @@ def cross_variate_demixing(*, channels: int = 24, leakage: float = 0.4, steps: i
     check_at_least("channels", channels, 2)
     check_positive("leakage", leakage)
     if leakage >= 0.5:
-        raise ValueError(f"leakage must be below 0.5, got {leakage}; more may change the signs of T*.")
+        raise ArgumentError("leakage", "be below 0.5", leakage, "more may change the signs of T*")
     generator = torch.Generator().manual_seed(seed)
     leak = 0.5 + 0.5 * torch.rand(channels, channels, generator=generator, dtype=torch.float64)
     leak = leak.fill_diagonal_(0.0) * (leakage / (channels - 1))
@@ -328,11 +336,13 @@ def local_atoms(
     start = centre - window // 2
     check_at_least("cycles", cycles, 2)
     if 2 * cycles > window - 3:
-        raise ValueError(f"window must be at least 2 cycles + 3 = {2 * cycles + 3}, got {window}; widen it.")
+        raise ArgumentError("window", f"be at least 2 cycles + 3 = {2 * cycles + 3}", window, "widen it")
     if start < 0 or start + window > num_tokens:
-        raise ValueError(
-            f"centre must leave {window} samples inside num_tokens={num_tokens}, got {centre}; "
-            f"use {window // 2} to {num_tokens - window + window // 2}."
+        raise ArgumentError(
+            "centre",
+            f"leave {window} samples inside num_tokens={num_tokens}",
+            centre,
+            f"use {window // 2} to {num_tokens - window + window // 2}",
         )
     samples = _steps(window)
     envelope = 1.0 - (2.0 * math.pi * (samples + 0.5) / window).cos()

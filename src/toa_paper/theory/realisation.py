@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from toa._checks import check_at_least, check_at_most, check_choice, check_shape
+from toa._checks import ArgumentError, check_at_least, check_at_most, check_choice, check_shape
 from toa.nn import DenseOperator, TemporalOperatorAttention, Variant
 from toa.ops.simplex import simplex_distance
 from toa_paper.theory.cases import CASES, Case, multihead_distance, uniform_distance
@@ -50,7 +50,7 @@ class Realisation:
             regime = torch.zeros(b, dtype=torch.long, device=features.device)
         check_shape("regime", regime, "(B,)", (b,))
         if b and not 0 <= int(regime.min()) <= int(regime.max()) < z:
-            raise ValueError(f"regime must lie in 0 to {z - 1}, got {int(regime.min())} to {int(regime.max())}.")
+            raise ArgumentError("regime", f"lie in 0 to {z - 1}", f"{int(regime.min())} to {int(regime.max())}")
         tokens = features.new_zeros(b, n, self.layer.embed_dim)
         tokens[..., :f] = features
         tokens[:, range(n), range(f, f + n)] = 1.0

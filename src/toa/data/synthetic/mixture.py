@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toa._checks import check_at_least, check_choice, check_count, check_seed
+from toa._checks import ArgumentError, check_at_least, check_choice, check_count, check_seed
 from toa.data.synthetic.changes import CHANGES
 from toa.data.synthetic.draws import SOURCES, Draws
 from toa.data.synthetic.sequences import standardise
@@ -57,13 +57,13 @@ class SyntheticSettings:
             check_choice("kind of series", name, (*SOURCES, MIXTURE))
             check_at_least(f"weights[{name!r}]", weight, 0.0)
         if not any(self.weights.values()):
-            raise ValueError(f"weights must have a positive one, got {dict(self.weights)}; weight at least one kind.")
+            raise ArgumentError("weights", "have a positive one", dict(self.weights), "weight at least one kind")
         if self.weights.get(MIXTURE) and not any(self._parts().values()):
             raise ValueError("weights must have another kind than 'mixture', which combines the others; add one.")
         for name, rate in self.changes.items():
             check_choice("change of series", name, CHANGES)
             if not 0.0 <= rate <= 1.0:
-                raise ValueError(f"changes[{name!r}] must lie in [0, 1], got {rate}.")
+                raise ArgumentError(f"changes[{name!r}]", "lie in [0, 1]", rate)
         check_at_least("smallest_unit", self.smallest_unit, 1e-9)
         check_at_least("largest_unit", self.largest_unit, self.smallest_unit)
         check_at_least("largest_offset", self.largest_offset, 0.0)

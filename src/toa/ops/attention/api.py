@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toa._checks import check_choice, check_fraction, check_padding_mask, check_shape, check_tokens
+from toa._checks import ArgumentError, check_choice, check_fraction, check_padding_mask, check_shape, check_tokens
 from toa._registry import Registry
 from toa.ops._backend import PLAIN, Problem, is_observed, kernel_objection
 from toa.ops.attention.definitions import (
@@ -324,12 +324,14 @@ def _check_tokens(
     check_shape("k", k, "(B, N, H, D)", (b, None, None, d))
     check_shape("v", v, "(B, N, H, E)", (b, k.shape[1], k.shape[2], None))
     if k.shape[2] == 0 or h % k.shape[2]:
-        raise ValueError(
-            f"k must have a number of heads that divides that of q, H={h}, got {k.shape[2]}: shape {tuple(k.shape)}; "
-            "each head of keys and values is shared by as many query heads."
+        raise ArgumentError(
+            "k",
+            f"have a number of heads that divides that of q, H={h}",
+            f"{k.shape[2]}: shape {tuple(k.shape)}",
+            "each head of keys and values is shared by as many query heads",
         )
     if k.shape[1] == 0:
-        raise ValueError("k must hold at least one token, got 0; drop empty sequences before attention.")
+        raise ArgumentError("k", "hold at least one token", "0", "drop empty sequences before attention")
     if not ACTIVATIONS[activation].gated:
         norm = None if gate_norm == "none" else gate_norm
         gate = {"gate_q": gate_q, "gate_k": gate_k, "gate_s1": gate_s1, "gate_norm": norm}
@@ -345,14 +347,14 @@ def _check_tokens(
         if x is not None:
             _check_device(name, x.device, q.device)
         if x is not None and x.dtype != q.dtype:
-            raise ValueError(f"{name} must have the dtype of q, {q.dtype}, got {x.dtype}; cast it with .to(q.dtype).")
+            raise ArgumentError(name, f"have the dtype of q, {q.dtype}", x.dtype, "cast it with .to(q.dtype)")
     if not q.is_floating_point():
-        raise ValueError(f"q, k and v must be floating point, got {q.dtype}; cast them with .float().")
+        raise ArgumentError("q, k and v", "be floating point", q.dtype, "cast them with .float()")
 
 
 def _check_device(name: str, found: torch.device, wanted: torch.device) -> None:
     if found != wanted:
-        raise ValueError(f"{name} must be on the device of q, {wanted}, got {found}; move it with .to(q.device).")
+        raise ArgumentError(name, f"be on the device of q, {wanted}", found, "move it with .to(q.device)")
 
 
 def _check_masks(
@@ -366,9 +368,9 @@ def _check_masks(
     cache: AttentionCache | None,
 ) -> None:
     if window is not None and window < 1:
-        raise ValueError(f"window must be at least 1, the query's own position, got {window}; None is no window.")
+        raise ArgumentError("window", "be at least 1, the query's own position", window, "None is no window")
     if query_start < 0:
-        raise ValueError(f"query_start must be at least 0, got {query_start}; it counts from the first key.")
+        raise ArgumentError("query_start", "be at least 0", query_start, "it counts from the first key")
     if query_start and not causal and window is None:
         raise ValueError(f"query_start requires causal=True or a window, got {query_start}; leave it out.")
     if key_padding_mask is not None:
@@ -378,9 +380,8 @@ def _check_masks(
         check_shape("pair_mask", pair_mask, "(B or 1, M, N)", (batch, q.shape[1], k.shape[1]))
         _check_device("pair_mask", pair_mask.device, q.device)
         if not pair_mask.is_floating_point():
-            raise ValueError(
-                f"pair_mask must be floating point, 1 where a pair is kept, got {pair_mask.dtype}; cast it with "
-                ".float()."
+            raise ArgumentError(
+                "pair_mask", "be floating point, 1 where a pair is kept", pair_mask.dtype, "cast it with .float()"
             )
     if cache is not None:
         _check_cached(q, k, causal, query_start, key_padding_mask, pair_mask)
@@ -398,7 +399,7 @@ def _check_cached(
         )
     for name, mask in (("key_padding_mask", key_padding_mask), ("pair_mask", pair_mask)):
         if mask is not None:
-            raise ValueError(f"{name} must be None with a cache, got shape {tuple(mask.shape)}; decode without it.")
+            raise ArgumentError(name, "be None with a cache", f"shape {tuple(mask.shape)}", "decode without it")
 
 
 def _as_operator(name: str, s: Tensor | Operator | None, q: Tensor, k: Tensor, length: int) -> Operator | None:
@@ -407,20 +408,22 @@ def _as_operator(name: str, s: Tensor | Operator | None, q: Tensor, k: Tensor, l
         return None
     heads = q.shape[2]
     if not isinstance(s, Tensor | Operator):
-        raise ValueError(
-            f"{name} must be a tensor (H, N, N) or an operator of toa.ops, got {type(s).__name__}; "
-            "for an operator layer of toa.nn, pass .operator()."
+        raise ArgumentError(
+            name,
+            "be a tensor (H, N, N) or an operator of toa.ops",
+            type(s).__name__,
+            "for an operator layer of toa.nn, pass .operator()",
         )
     if isinstance(s, Tensor):
         if not s.is_floating_point():
-            raise ValueError(f"{name} must be floating point, got {s.dtype}; cast it with .float().")
+            raise ArgumentError(name, "be floating point", s.dtype, "cast it with .float()")
         check_shape(name, s, "(H, N, N)", (heads if len(s.shape) != 3 or len(s) != k.shape[2] else None, None, None))
         if s.shape[1] != s.shape[2]:
-            raise ValueError(f"{name} must be square in its last two axes (H, N, N), got {tuple(s.shape)}.")
+            raise ArgumentError(name, "be square in its last two axes (H, N, N)", tuple(s.shape))
         s = Dense(s, residual=False)
     if s.num_heads not in (heads, k.shape[2]):
         shared = "" if k.shape[2] == heads else f", or per head of k, {k.shape[2]}"
-        raise ValueError(f"{name} must have one matrix per head, H={heads}{shared}, got {s.num_heads}.")
+        raise ArgumentError(name, f"have one matrix per head, H={heads}{shared}", s.num_heads)
     check_tokens(name, s.num_tokens, length)
     _check_device(name, s.device, k.device)
     return s

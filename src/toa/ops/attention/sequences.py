@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from toa._checks import check_shape
+from toa._checks import ArgumentError, check_shape
 from toa._limits import shorten
 from toa.ops.operators import Operator, causal_rows
 
@@ -29,19 +29,23 @@ class Lengths(NamedTuple):
     def of(cls, name: str, offsets: Tensor, total: int) -> "Lengths":
         """Check the boundaries (B + 1) of sequences; reading them waits for the device."""
         if offsets.dim() != 1 or offsets.is_floating_point() or offsets.dtype == torch.bool or len(offsets) < 2:
-            raise ValueError(
-                f"{name} must be integers (B + 1,), 0 and the end of each sequence, got {offsets.dtype} of shape "
-                f"{tuple(offsets.shape)}; use torch.tensor([0, *lengths]).cumsum(0)."
+            raise ArgumentError(
+                name,
+                "be integers (B + 1,), 0 and the end of each sequence",
+                f"{offsets.dtype} of shape {tuple(offsets.shape)}",
+                "use torch.tensor([0, *lengths]).cumsum(0)",
             )
         count = offsets.diff()
         first, last, least, longest = (int(x) for x in (offsets[0], offsets[-1], count.min(), count.max()))
         if first != 0 or last != total:
-            raise ValueError(
-                f"{name} must start at 0 and end at the number of tokens, {total}, got {first} and {last}; "
-                "the lengths must add up to the number of tokens."
+            raise ArgumentError(
+                name,
+                f"start at 0 and end at the number of tokens, {total}",
+                f"{first} and {last}",
+                "the lengths must add up to the number of tokens",
             )
         if least < 1:
-            raise ValueError(f"{name} must increase, got a sequence of length {least}; drop empty sequences.")
+            raise ArgumentError(name, "increase", f"a sequence of length {least}", "drop empty sequences")
         sequence = torch.arange(len(count), device=offsets.device).repeat_interleave(count, output_size=total)
         position = torch.arange(total, device=offsets.device) - offsets[:-1][sequence]
         return cls(sequence, position, count, longest)
@@ -65,14 +69,16 @@ def nested_parts(name: str, x: Tensor, like: Tensor | None = None) -> tuple[Tens
     """Packed tokens and boundaries of a nested tensor (B, j, ...); they must be those of `like`."""
     if not x.is_nested or x.layout != torch.jagged or x._ragged_idx != 1:  # type: ignore[attr-defined]
         found = f"layout {x.layout}" if x.is_nested else "a tensor that is not nested"
-        raise ValueError(
-            f"{name} must be a nested tensor of layout torch.jagged like the others, ragged in its second axis, got "
-            f"{found}; use torch.nested.nested_tensor(list, layout=torch.jagged)."
+        raise ArgumentError(
+            name,
+            "be a nested tensor of layout torch.jagged like the others, ragged in its second axis",
+            found,
+            "use torch.nested.nested_tensor(list, layout=torch.jagged)",
         )
     got, wanted = (one.offsets().diff().tolist() for one in (x, x if like is None else like))  # type: ignore[attr-defined]
     if got != wanted:
         rule = f"the lengths of the queries or keys that it belongs to, {shorten(wanted)}"
-        raise ValueError(f"{name} must have {rule}, got {shorten(got)}; pair the sequences.")
+        raise ArgumentError(name, f"have {rule}", shorten(got), "pair the sequences")
     return x.values(), x.offsets()  # type: ignore[attr-defined]
 
 
@@ -91,17 +97,17 @@ def attend_lengths(
     """`operator_attention` of packed or nested sequences: pads them, and packs the result."""
     for name in ("key_padding_mask", "pair_mask", "cache"):
         if options[name] is not None:
-            raise ValueError(f"{name} must be None with nested tensors or cu_seqlens, got one; pad the sequences.")
+            raise ArgumentError(name, "be None with nested tensors or cu_seqlens", "one", "pad the sequences")
     tokens = {name: x for name, x in zip(_TOKENS, (q, k, v, gate_q, gate_k), strict=True) if x is not None}
     if q.is_nested or k.is_nested:
         if cu_seqlens is not None or cu_seqlens_k is not None:
-            raise ValueError("cu_seqlens must be None with nested tensors, got boundaries; nested tensors have them.")
+            raise ArgumentError("cu_seqlens", "be None with nested tensors", "boundaries", "nested tensors have them")
         likes = {"v": k, "gate_q": q, "gate_k": k}
         parts = {name: nested_parts(name, x, likes.get(name)) for name, x in tokens.items()}
         tokens = {name: packed for name, (packed, _) in parts.items()}
         cu_seqlens, cu_seqlens_k = parts["q"][1], parts["k"][1]
     if cu_seqlens is None:
-        raise ValueError("cu_seqlens must be given with cu_seqlens_k, got None; pass the boundaries of the queries.")
+        raise ArgumentError("cu_seqlens", "be given with cu_seqlens_k", "None", "pass the boundaries of the queries")
     of_queries = Lengths.of("cu_seqlens", cu_seqlens, len(tokens["q"]))
     of_keys = Lengths.of("cu_seqlens_k", cu_seqlens if cu_seqlens_k is None else cu_seqlens_k, len(tokens["k"]))
     if len(of_queries.lengths) != len(of_keys.lengths):
@@ -141,9 +147,11 @@ class AttentionCache:
     def claim(self, owner: object) -> None:
         """Bind the cache to a layer; raise ValueError if it holds tokens of another one."""
         if len(self) and self._owner not in (None, owner):
-            raise ValueError(
-                f"cache must be used by one layer only, got one of another {type(self._owner).__name__} with "
-                f"{len(self)} tokens; make an AttentionCache per layer."
+            raise ArgumentError(
+                "cache",
+                "be used by one layer only",
+                f"one of another {type(self._owner).__name__} with {len(self)} tokens",
+                "make an AttentionCache per layer",
             )
         self._owner = owner
 
@@ -169,15 +177,19 @@ class AttentionCache:
             return
         mixed = {name for name in operators if operators[name] is not None}
         if tokens.keys() != self._raw.keys() or mixed != self._mixed.keys():
-            raise ValueError(
-                f"cache must be that of the same attention, got one of {', '.join(self._raw)} with operators on "
-                f"{', '.join(self._mixed) or 'none'}; make a new AttentionCache."
+            raise ArgumentError(
+                "cache",
+                "be that of the same attention",
+                f"one of {', '.join(self._raw)} with operators on {', '.join(self._mixed) or 'none'}",
+                "make a new AttentionCache",
             )
         for name, new in tokens.items():
             old = self._raw[name]
             check_shape(f"{name} with this cache", new, "(B, N, H, D)", (old.shape[0], None, *old.shape[2:]))
             if new.dtype != old.dtype or new.device != old.device:
-                raise ValueError(
-                    f"{name} must have the dtype and device of its cache, {old.dtype} on {old.device}, got {new.dtype} "
-                    f"on {new.device}; make a new AttentionCache."
+                raise ArgumentError(
+                    name,
+                    f"have the dtype and device of its cache, {old.dtype} on {old.device}",
+                    f"{new.dtype} on {new.device}",
+                    "make a new AttentionCache",
                 )

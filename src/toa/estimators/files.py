@@ -1,0 +1,131 @@
+"""Files of estimators: tensors in safetensors and everything else in JSON, with versions and a checksum.
+
+    save_file(path, "forecaster", tensors, facts)
+    load_file(path, "forecaster").facts
+
+Writing is atomic. Reading never executes anything; it raises ValueError for a file that was truncated or edited, or
+that has another kind or format version.
+"""
+
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import toa
+from toa._files import CHECKSUM, parse_json, seal, unseal, write_atomically
+from toa.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+
+# increased when older files can no longer be read
+FORMAT = 1
+# files of a folder in the format of the Hugging Face hub
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+
+
+def save_file(
+    path: Path, kind: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], *, folder: bool = False
+) -> None:
+    """Write one file, or config.json and model.safetensors into a folder."""
+    versions = {"toa": toa.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    header = {"format": FORMAT, "kind": kind, "versions": versions, "facts": dict(facts)}
+    if folder:
+        save_checkpoint(path / WEIGHTS, tensors, {})
+        text = json.dumps(seal(header, tensors), indent=2, sort_keys=True) + "\n"
+        write_atomically(path / CONFIG, text.encode())
+    elif path.is_dir():
+        raise ValueError(f"path must be a file, got the folder {path}; use save_pretrained for a folder.")
+    else:
+        save_checkpoint(path, tensors, header)
+
+
+def load_file(path: Path, wanted: str | None = None, *, folder: bool = False) -> Checkpoint:
+    """Read what `save_file` wrote, of the wanted or of any kind; the facts have the kind too."""
+    kind = wanted or "model"
+    header = _read_config(path, kind) if folder else None
+    if not folder and not path.is_file():
+        hint = "; load a folder with from_pretrained" if path.is_dir() else ""
+        raise FileNotFoundError(f"{path} must be a saved {kind}, got no such file{hint}.")
+    weights = path / WEIGHTS if folder else path
+    try:
+        checkpoint = load_checkpoint(weights, verify=False)
+    except ValueError as error:
+        raise ValueError(
+            f"{weights} must be a {kind} saved by toa, got another or a truncated file ({error.__cause__}); save or "
+            "copy it again."
+        ) from None
+    header = _check_header(header if folder else checkpoint.facts, path, wanted)
+    facts = unseal(header, str(path), checkpoint.tensors)[0]["facts"]
+    if not isinstance(facts, dict):
+        raise ValueError(f"facts in {path} must be a mapping, got {type(facts).__name__}; save it again.")
+    return Checkpoint(tensors=checkpoint.tensors, facts={**facts, "kind": header["kind"]}, verified=True)
+
+
+def _read_config(path: Path, kind: str) -> Any:
+    """The JSON file of a folder, not yet checked."""
+    for name in (CONFIG, WEIGHTS):
+        if not (path / name).is_file():
+            raise FileNotFoundError(f"{path} must hold {CONFIG} and {WEIGHTS} of a {kind}, got no {name}.")
+    try:
+        return parse_json((path / CONFIG).read_bytes(), "it")
+    except ValueError as error:
+        raise ValueError(f"{path / CONFIG} must be JSON, got {error}; is it complete?") from None
+
+
+def _check_header(header: Any, path: Path, wanted: str | None) -> dict[str, Any]:
+    """The header, if it is one of this format and of the wanted kind."""
+    kind = wanted or "model"
+    if not isinstance(header, dict) or not {"format", "kind", "facts", CHECKSUM} <= set(header):
+        raise ValueError(f"{path} must be a {kind} saved by toa, got another file.")
+    if header["format"] != FORMAT:
+        versions = header.get("versions")
+        by = f" of toa {versions.get('toa')}" if isinstance(versions, dict) else ""
+        raise ValueError(
+            f"{path} must have format {FORMAT}, which toa {toa.__version__} reads, got format "
+            f"{header['format']!r}{by}; use that version of toa, or fit and save again."
+        )
+    if wanted is not None and header["kind"] != wanted:
+        raise ValueError(
+            f"{path} must be a saved {wanted}, got the kind {header['kind']!r}; use it with its own class or command."
+        )
+    return header
+
+
+def tensors_under(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
+    """Tensors whose name has this start, without it."""
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+
+
+def download_folder(name: str, revision: str | None) -> Path:
+    """The folder of a model of the Hugging Face hub; the hub needs the extra `toa[hf]`."""
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise FileNotFoundError(f"name must be a folder or a model of the hub, 'owner/model', got {name!r}.")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise ImportError(
+            f"{name!r} is not a local folder, and huggingface_hub, which downloads models, is not installed; install "
+            "toa[hf]."
+        ) from error
+    return Path(snapshot_download(name, revision=revision, allow_patterns=[CONFIG, WEIGHTS]))
+
+
+def to_json(value: Any) -> Any:
+    """A parameter that JSON does not know, as one that it knows."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise ValueError(f"parameters must be text, numbers, lists or mappings to be saved, got {value!r}.")
+
+
+def to_tuples(value: Any) -> Any:
+    """A parameter from JSON, with tuples in place of lists."""
+    if isinstance(value, dict):
+        return {key: to_tuples(entry) for key, entry in value.items()}
+    return tuple(to_tuples(entry) for entry in value) if isinstance(value, list) else value

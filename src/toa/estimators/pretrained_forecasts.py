@@ -1,0 +1,183 @@
+"""Forecasts of many series by the pretrained model, with named options of inference that are off by default.
+
+    quantiles = forecast_quantiles(model, series, horizon=24)    # (N, P, Q), in the units of each series
+    forecast_quantiles(model, series, 24, season=12, options=InferenceOptions(flip=True, season_steps=24))
+
+Alphabet: N series, L context, P horizon, Q quantiles.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+
+from toa._checks import check_at_least, check_at_most, check_count
+from toa.estimators.baselines import History, align_histories
+from toa.estimators.origins import Series
+from toa.models.pretrained import PretrainedForecaster
+
+Quantiles = Float64[np.ndarray, "n p q"]
+
+# series that are forecast together on a processor and on a GPU
+_BATCH = {"cpu": 64, "cuda": 2048}
+# resampling by a larger factor, up or down, would change the series too much
+_LARGEST_FACTOR = 8.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InferenceOptions:
+    """How forecasts are computed. Options that are set multiply the time by the number of forecasts averaged.
+
+    Attributes:
+        flip: Average with the forecast of the series times minus one, whose quantiles change places.
+        contexts: Average over contexts of these lengths; empty for the longest alone.
+        season_steps: Resample a series whose season is known, so that the season has this number of steps; None for
+            no resampling. A series is left unchanged if that would make the horizon too long for the model.
+    """
+
+    flip: bool = False
+    contexts: tuple[int, ...] = ()
+    season_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        for length in self.contexts:
+            check_count("contexts", length, 1)
+        if self.season_steps is not None:
+            check_count("season_steps", self.season_steps, 2)
+
+
+PLAIN = InferenceOptions()
+
+
+def forecast_quantiles(
+    model: PretrainedForecaster,
+    series: Series,
+    horizon: int,
+    *,
+    season: int = 1,
+    options: InferenceOptions = PLAIN,
+    batch: int | None = None,
+) -> Quantiles:
+    """Quantiles (N, P, Q) of the next steps of each series; the levels are those of the model's config.
+
+    Args:
+        series: Values of each series, NaN where missing; only the newest of a long one are read.
+        season: Steps of the season, for `season_steps`; 1 for none.
+        batch: Series that are forecast together; None chooses by the device.
+    """
+    check_horizon(model, horizon)
+    device = model.future.device
+    size = _BATCH.get(device.type, _BATCH["cpu"]) if batch is None else batch
+    check_at_least("batch", size, 1)
+    blocks = [series[start : start + size] for start in range(0, len(series), size)]
+    parts = [_forecast_block(model, block, horizon, season, options) for block in blocks]
+    return np.concatenate([np.empty((0, horizon, len(model.config.quantiles))), *parts])
+
+
+def check_horizon(model: PretrainedForecaster, horizon: int) -> None:
+    """Raise ValueError for a horizon that the model cannot forecast."""
+    check_count("horizon", horizon, 1)
+    check_at_most("horizon", horizon, "that of the pretrained model", model.config.horizon, "use toa.Forecaster")
+
+
+def _forecast_block(
+    model: PretrainedForecaster, series: Series, horizon: int, season: int, options: InferenceOptions
+) -> Quantiles:
+    """Forecasts of series that are computed together."""
+    factor = _resampling(model, horizon, season, options)
+    steps = horizon
+    if factor != 1.0:
+        series = [resample(values, factor) for values in series]
+        steps = int(np.ceil(horizon * factor))
+    context = align_histories(series, model.config.context)
+    forecasts = [
+        _forecast_context(model, context[:, -length:], steps, options.flip)
+        for length in (options.contexts or (model.config.context,))
+    ]
+    quantiles = np.mean(forecasts, axis=0)
+    return quantiles if factor == 1.0 else _resample_back(quantiles, horizon, factor)
+
+
+def _forecast_context(model: PretrainedForecaster, context: History, steps: int, flip: bool) -> Quantiles:
+    """Forecasts (N, P, Q) after contexts (N, L), which are brought to a range that float32 resolves."""
+    observed = np.isfinite(context)
+    values = np.where(observed, context, 0.0)
+    count = np.maximum(observed.sum(1, keepdims=True), 1)
+    middle = values.sum(1, keepdims=True) / count
+    unit = np.abs(np.where(observed, values - middle, 0.0)).max(1, keepdims=True)
+    unit = np.where(unit > 0.0, unit, 1.0)
+    inputs = torch.from_numpy(np.where(observed, (values - middle) / unit, np.nan)).float().to(model.future.device)
+    with torch.inference_mode():
+        quantiles = model(inputs, steps)
+        if flip:
+            quantiles = 0.5 * (quantiles - model(-inputs, steps).flip(-1))
+    return quantiles.double().cpu().numpy() * unit[:, :, None] + middle[:, :, None]
+
+
+def _resampling(model: PretrainedForecaster, horizon: int, season: int, options: InferenceOptions) -> float:
+    """Steps after resampling per step before it; 1 for none."""
+    if options.season_steps is None or season < 2:
+        return 1.0
+    factor = options.season_steps / season
+    fits = np.ceil(horizon * factor) <= model.config.horizon
+    return factor if fits and 1.0 / _LARGEST_FACTOR <= factor <= _LARGEST_FACTOR else 1.0
+
+
+def resample(values: np.ndarray, factor: float) -> np.ndarray:
+    """A series with `factor` times as many steps, which ends at the same step.
+
+    More steps are interpolated; fewer steps are means of those that they replace. A step without a value stays so.
+    """
+    count = max(1, int(len(values) * factor))
+    observed = np.isfinite(values)
+    # end of each new step, in old steps counted from the end of the series
+    ends = len(values) - np.arange(count - 1, -1, -1) / factor
+    if factor > 1.0:
+        place = np.clip(ends - 1.0, 0, len(values) - 1)
+        nearest = np.round(place).astype(int)
+        known = np.flatnonzero(observed)
+        if not len(known):
+            return np.full(count, np.nan)
+        return np.where(observed[nearest], np.interp(place, known, values[known]), np.nan)
+    sums = np.concatenate(([0.0], np.cumsum(np.where(observed, values, 0.0))))
+    counts = np.concatenate(([0.0], np.cumsum(observed)))
+    grid = np.arange(len(values) + 1)
+    starts = np.maximum(ends - 1.0 / factor, 0.0)
+    total = np.interp(ends, grid, sums) - np.interp(starts, grid, sums)
+    weight = np.interp(ends, grid, counts) - np.interp(starts, grid, counts)
+    known_enough = weight > 1e-9
+    return np.where(known_enough, total / np.where(known_enough, weight, 1.0), np.nan)
+
+
+def _resample_back(quantiles: Quantiles, horizon: int, factor: float) -> Quantiles:
+    """Forecasts of resampled steps at the original ones, by interpolation."""
+    steps = np.arange(1, quantiles.shape[1] + 1)
+    # middle of each original step; a mean of several steps lies at their middle
+    wanted = np.arange(1, horizon + 1) * factor
+    if factor < 1.0:
+        wanted = wanted - 0.5 * factor + 0.5
+    low = np.clip(np.floor(wanted).astype(int), 1, len(steps))
+    high = np.clip(low + 1, 1, len(steps))
+    share = np.clip(wanted - low, 0.0, 1.0)[None, :, None]
+    return quantiles[:, low - 1] * (1.0 - share) + quantiles[:, high - 1] * share
+
+
+def interpolate_levels(quantiles: Quantiles, levels: Sequence[float], wanted: Sequence[float]) -> Quantiles:
+    """Quantiles at other levels (N, P, W), interpolated between those that the model has.
+
+    Raises:
+        ValueError: If a level lies outside of them.
+    """
+    for level in wanted:
+        if not levels[0] - 1e-9 <= level <= levels[-1] + 1e-9:
+            raise ValueError(
+                f"levels must lie between {levels[0]:g} and {levels[-1]:g}, which the pretrained model has, got "
+                f"{level:g}; ask for an interval of at most {levels[-1] - levels[0]:g}."
+            )
+    place = np.interp(wanted, levels, np.arange(len(levels)))
+    low = np.floor(place + 1e-9).astype(int)
+    high = np.minimum(low + 1, len(levels) - 1)
+    share = np.clip(place - low, 0.0, 1.0)
+    return quantiles[..., low] * (1.0 - share) + quantiles[..., high] * share
