@@ -30,7 +30,6 @@ from toa.estimators.effort import Ceiling
 from toa.estimators.fitted_classifier import FittedClassifier, has_order, select_channels
 from toa.estimators.importance import Importance
 from toa.estimators.labels import class_codes, labels_by_row
-from toa.estimators.pages import cases_page
 from toa.estimators.probabilities import Codes, Probabilities
 from toa.estimators.stack import Stack
 from toa.training.base import check_sample
@@ -105,7 +104,6 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     """
 
     _kind = "classifier"
-    page = cases_page
     _facts = ("length_", "validation_", "architecture_")
     _counts = ("length",)
 
@@ -191,6 +189,30 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         """Parts of steps and channels in the class that the network gives one case, see `Estimator.explain`."""
         panel = self._read_case(data, index or 0)
         return self.fitted_.require_network().explain(self.fitted_.scale(panel))
+
+    def page(
+        self,
+        path: str | Path,
+        X: Any,
+        y: Any = None,
+        *,
+        title: str = "Classes",
+        command: str = "",
+        left_out: Sequence[str] = (),
+    ) -> Path:
+        """Write one HTML file: the confusion matrix with the cases behind it, the methods, the model.
+
+        Args:
+            path: File to write.
+            X: Cases as for `predict`, not those of `fit`, whose classes are known.
+            y: One label per case; None takes those of the frame, and without them all cases are listed.
+            title, command, left_out: As in `toa.Forecaster.page`.
+        """
+        self._check_fitted("shown on a page")
+        # loaded on use: pages build on the estimators
+        from toa.report import page
+
+        return page(self, path, X, y, title=title, command=command, left_out=left_out)
 
     def settings_of_fit(self) -> ClassifierSettings:
         """The parameters that the stages of a fit take."""

@@ -27,6 +27,8 @@ from toa.estimators.stack import SHARES, Stack
 
 # factor of the lengths of fit beyond which a case is much shorter or longer
 _FAR = 1.25
+# an interval of the accuracy of fewer cases is not reliable
+_RELIABLE = 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -117,6 +119,17 @@ class FittedClassifier:
                 f"{far[0]} steps (fit: {usual}); their predictions are less certain.",
                 stacklevel=5,
             )
+
+
+def interval_text(fitted: FittedClassifier) -> str:
+    """The interval of the accuracy, and what it does not cover; empty without one."""
+    interval = fitted.validation_interval
+    if interval is None:
+        return ""
+    low, high = interval
+    count = fitted.schema.count
+    few = f"; {count} cases are too few to rely on it" if count < _RELIABLE else ""
+    return f"95 % interval {low:.3f} to {high:.3f}, only for new cases of the same source{few}"
 
 
 def select_channels(panel: Panel, columns: Sequence[str]) -> Panel:

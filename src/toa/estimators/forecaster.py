@@ -16,7 +16,6 @@ import numpy as np
 from sklearn.base import clone
 from torch import Tensor, nn
 
-import toa
 from toa._checks import check_choice, check_count
 from toa.data.columns import warn_of_ended_columns, warn_of_late_columns
 from toa.data.frames import check_results, forecast_names, match_panel, read_panel
@@ -31,7 +30,6 @@ from toa.estimators.effort import Ceiling
 from toa.estimators.fitted import FittedForecaster, example_inputs, predict, predict_baseline
 from toa.estimators.fitting import fit_forecaster
 from toa.estimators.forecast_files import forecaster_state, restore_forecaster
-from toa.estimators.forecast_page import forecast_page
 from toa.estimators.importance import Importance, sample_rows
 from toa.estimators.intervals import Choice
 from toa.estimators.network_importance import explain_network
@@ -155,8 +153,6 @@ class Forecaster(Estimator):
     freq: str | int | None = None
     seeds: int | None = None
 
-    page = forecast_page
-
     def fit(self, data: Any, y: Any = None) -> "Forecaster":
         """Train on data. A fit that is stopped, or raises, leaves the forecaster as it was.
 
@@ -245,6 +241,46 @@ class Forecaster(Estimator):
         check_forecast(prediction, fitted.columns)
         return measure(fitted, prediction, panel, places)
 
+    def page(
+        self,
+        path: str | Path,
+        data: Any,
+        *,
+        future: Any = None,
+        horizon: int | None = None,
+        tested: Backtest | None = None,
+        title: str = "Forecast",
+        command: str = "",
+        left_out: Sequence[str] = (),
+    ) -> Path:
+        """Write one HTML file: series with forecast and baselines, errors, what the forecast depends on, the model.
+
+        Args:
+            path: File to write.
+            data: Rows to forecast after, as for `predict`.
+            future: Covariates of the forecast steps, as for `predict`.
+            horizon: Number of steps; None for all.
+            tested: Result of `backtest` to show; None shows the errors at the rolling origins of `fit`.
+            title: Title of the page.
+            command: What repeats the page; by default Python code.
+            left_out: Columns of the table that were removed from data.
+        """
+        self._check_fitted("shown on a page")
+        # loaded on use: pages build on the estimators
+        from toa.report import page
+
+        return page(
+            self,
+            path,
+            data,
+            future=future,
+            horizon=horizon,
+            tested=tested,
+            title=title,
+            command=command,
+            left_out=left_out,
+        )
+
     def export(self, path: str | Path) -> None:
         """Write the model as an ONNX file that maps rows to forecasts in the units of the data.
 
@@ -261,7 +297,9 @@ class Forecaster(Estimator):
         network = fitted.require_network()
         model = network.add_units(copy.deepcopy(network.model).cpu())
         # loaded on use: `toa.integrations` builds on the estimators
-        toa.integrations.export_onnx(model, path, example_inputs(network), output=model.outputs)
+        from toa.integrations import export_onnx
+
+        export_onnx(model, path, example_inputs(network), output=model.outputs)
 
     def run_sample(self, data: Any, index: int = 0) -> None:
         """Forecast one window of a pandas frame, see `Estimator.run_sample`."""

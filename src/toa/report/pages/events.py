@@ -1,4 +1,4 @@
-"""`.page()` of a detector: one HTML file that needs no other; see `toa.estimators.page_parts`.
+"""The page of a detector; see `toa.report.pages.parts`.
 
 Alphabet: S series, T rows, C channels.
 """
@@ -6,20 +6,18 @@ Alphabet: S series, T rows, C channels.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
 
 from toa.data.frames import columns_by_row
-from toa.estimators import page_parts as draw
+from toa.estimators import AnomalyDetector
 from toa.estimators.alarms import event_columns
 from toa.estimators.fitted_detector import Alarms, FittedDetector, describe_flags, find_alarms, member_scores
-from toa.estimators.page_parts import Part
+from toa.report.pages import parts as draw
+from toa.report.pages.parts import PageText, Part
 from toa.training.detection import Labels, Runs, point_metrics, undefined
-
-if TYPE_CHECKING:
-    from toa.estimators.detector import AnomalyDetector
 
 # most channels in a chart
 _CHANNELS = 12
@@ -30,7 +28,7 @@ _LEAST_POINTS = 1_000
 
 
 def events_page(
-    detector: "AnomalyDetector",
+    detector: AnomalyDetector,
     path: str | Path,
     data: Any,
     y: Any = None,
@@ -39,14 +37,7 @@ def events_page(
     command: str = "",
     left_out: Sequence[str] = (),
 ) -> Path:
-    """Write one HTML file: score and channels with the events, their channels, the methods, the model.
-
-    Args:
-        path: File to write.
-        data: Rows as for `predict`.
-        y: For each row whether it is known to be an anomaly, in the order of the table.
-        title, command, left_out: As in `toa.Forecaster.page`.
-    """
+    """Write the page of a detector, see `toa.AnomalyDetector.page`."""
     whole = detector.read_fitted(data)
     fitted = detector.fitted_
     panel = replace(whole, backend=None)
@@ -72,8 +63,21 @@ def events_page(
     )
     shift = describe_flags(fitted, alarms.columns, detector.expected_share)
     leads = [lead] if shift is None else [lead, f"{shift[0].upper()}{shift[1:]}"]
-    notes = draw.describe_data(whole, data, detector, left_out, shown=draw.SERIES)
-    return draw.write_page(detector, path, leads, sections, title=title, command=command, notes=notes)
+    notes = draw.describe_data(
+        whole,
+        data,
+        missing=detector.missing,
+        used=(detector.id, detector.time),
+        left_out=left_out,
+        shown=draw.SERIES,
+    )
+    facts = {
+        "window": detector.window_,
+        "threshold": detector.threshold_,
+        "validation": detector.validation_,
+    }
+    text = PageText(title=title, lead=leads, notes=notes, facts=facts, command=command)
+    return draw.write_page(detector, path, text, sections)
 
 
 def _event_parts(
