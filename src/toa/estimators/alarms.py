@@ -69,7 +69,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """How unusual each row of a series is by itself, as far as it is known.
+    """How unusual each row of a series is by itself.
 
     Attributes:
         score: Higher for less usual rows.
