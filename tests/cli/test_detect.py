@@ -502,7 +502,7 @@ AT_ONCE = {
     "forecast own.csv --horizon 3 --out x.xls": "--out must be written to a file that ends in .csv",
     "detect own.csv --events x.pkl": "--events must be written to a file that ends in .csv",
     "detect own.csv --contamination 5": "--contamination must lie in (0, 1), got 5",
-    "detect own.csv --alarms-per-day 1": "--alarms-per-day must be left out with --threshold quantile, which does",
+    "detect own.csv --alarms-per-day 1": "--alarms-per-day must be left out with --threshold adaptive, which does",
     "detect own.csv --threshold budget --contamination 0.01": "--contamination must be left out with --threshold",
     "classify own.csv --save x.toa --picture x.gif": "--picture must end in .png",
 }
