@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from toa._checks import ArgumentError
 from toa._console import make_table
 from toa.data import load_anomaly
 from toa.estimators import AnomalyDetector
@@ -71,7 +72,7 @@ def skab_files(data_dir: Path | None) -> Iterator[Part]:
     folder = (data_dir or Path()) / "SKAB"
     paths = sorted(path for path in folder.glob("*.csv.gz") if not path.name.startswith("anomaly-free"))
     if not paths:
-        raise ValueError(f"--data-dir must hold a folder SKAB with its files *.csv.gz, got none in {folder}.")
+        raise ArgumentError("--data-dir", "hold a folder SKAB with its files *.csv.gz", f"none in {folder}")
     for path in paths:
         table = pd.read_csv(path, sep=";")
         labels = table["anomaly"].to_numpy().astype(bool)
