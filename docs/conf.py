@@ -39,7 +39,7 @@ sphinx_gallery_conf = {
     "examples_dirs": [str(ROOT / "build" / "examples")],
     "gallery_dirs": ["tutorials"],
     "filename_pattern": ".*",
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "pages.TutorialOrder",
     "image_scrapers": ("pages.saved_pictures",),
     "abort_on_example_error": True,
     "download_all_examples": False,

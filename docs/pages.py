@@ -54,6 +54,8 @@ USES: dict[str, list[tuple[str, tuple[str, ...]]]] = {
         ("to know which backend a call takes", ("choose_backend", "BACKENDS")),
     ],
 }
+# the tutorials in the order of the site: first what operators do that softmax cannot
+TUTORIALS = ("drop_in_layer", "reading_operators", "converting", "own_csv", "detecting", "classifying")
 # pages beside docs/ that are on the site, and where; results are copied below `results`
 COPIES = {
     "CONTRIBUTING.md": "project/contributing.md",
@@ -212,6 +214,18 @@ def names_page() -> str:
     for title, (where, names) in registries().items():
         lines += [f"## {title}", "", f"{where}: " + ", ".join(f"`{name}`" for name in names), ""]
     return "\n".join(lines)
+
+
+class TutorialOrder:
+    """For Sphinx-Gallery: the place of a script in `TUTORIALS`."""
+
+    def __init__(self, folder: str) -> None:
+        # a tutorial that is not listed comes last
+        self.places = {f"{name}.py": place for place, name in enumerate(TUTORIALS)}
+
+    def __call__(self, file: str) -> int:
+        """The place of a file."""
+        return self.places.get(file, len(self.places))
 
 
 def saved_pictures(block: Any, names: dict[str, Any], settings: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ model with one head learns to compute differences of a series, first with softma
 attention, which takes the same arguments.
 """
 
+import matplotlib.pyplot as plt
 import torch
 from torch import nn
 
@@ -63,8 +64,8 @@ def train(attention: AttentionSpec, steps: int = 300) -> tuple[OneLayer, float]:
         return model, float((model(series) - target).square().mean() / target.var())
 
 
-_, softmax_error = train(AttentionSpec(name="softmax"))
-model, toa_error = train(AttentionSpec(name="toa-softmax", sor=False))
+softmax_model, softmax_error = train(AttentionSpec(name="softmax"))
+toa_model, toa_error = train(AttentionSpec(name="toa-softmax", sor=False))
 print(f"softmax:     {softmax_error:.4f} of the variance remains")
 print(f"toa-softmax: {toa_error:.4f}")
 
@@ -73,13 +74,26 @@ print(f"toa-softmax: {toa_error:.4f}")
 # signals that are new at every step cannot be overfitted. Two softmax heads with a signed output projection can
 # compute differences too; `toa theory` shows what they cannot.
 #
-# `w_mix` is the matrix that mixed the values, one per head. With softmax attention it has no negative entries.
+# `w_mix` is the matrix that mixed the values, one per head. With softmax attention it has no negative entries; with
+# operators it takes a step and subtracts the one before (red adds, blue subtracts).
 
-with torch.no_grad():
-    tokens = model.embed(torch.randn(1, LENGTH, 1)) + model.positions
-    _, w_mix = model.attention(tokens, tokens, tokens, need_weights=True)
-assert w_mix is not None
-print(f"w_mix {tuple(w_mix.shape)}: from {float(w_mix.min()):.2f} to {float(w_mix.max()):.2f}")
+
+def mixing(model: OneLayer) -> torch.Tensor:
+    """The matrix (L, L) that mixes the values of one series."""
+    with torch.no_grad():
+        tokens = model.embed(torch.randn(1, LENGTH, 1)) + model.positions
+        _, w_mix = model.attention(tokens, tokens, tokens, need_weights=True)
+    return w_mix[0, 0]
+
+
+figure, axes = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")
+for axis, name, model in zip(axes, ("softmax", "toa-softmax"), (softmax_model, toa_model), strict=True):
+    weights = mixing(model)
+    limit = float(weights.abs().max())
+    axis.imshow(weights.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit)
+    axis.set(title=f"{name}\nweights from {float(weights.min()):.2f} to {limit:.2f}", xlabel="key", ylabel="query")
+figure.savefig("weights.png")
+print(f"smallest weight: softmax {float(mixing(softmax_model).min()):.2f}, toa {float(mixing(toa_model).min()):.2f}")
 
 # %%
 # Padding is masked as in PyTorch: True where a token is padding. It does not change the outputs of real tokens.

@@ -51,7 +51,9 @@ def check_drop_in_layer(names: dict[str, Any]) -> None:
     assert names["toa_error"] < 0.01
     # x[t] alone, without x[t-1], leaves half of the variance
     assert names["softmax_error"] > 0.5
-    assert names["w_mix"].min() < -0.5
+    assert names["mixing"](names["toa_model"]).min() < -0.5
+    assert names["mixing"](names["softmax_model"]).min() >= 0
+    assert (names["folder"] / "weights.png").exists()
 
 
 def check_converting(names: dict[str, Any]) -> None:
@@ -312,6 +314,7 @@ def test_the_code_of_a_how_to_runs(page, limit, tmp_path, monkeypatch) -> None:
 def test_every_tutorial_is_on_the_front_page() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     assert [name for name in EXAMPLES if f"(tutorials/{name}.rst)" not in index] == []
+    assert sorted(pages.TUTORIALS) == EXAMPLES
 
 
 @pytest.mark.slow

@@ -66,9 +66,14 @@ Name = str | Path | Argument | Phrase
 Part = Union[Name, "ArgumentError"]
 
 
+def as_part(name: Name) -> "Part":
+    """A name as a part of a message: text is the name of an argument."""
+    return Argument(name) if isinstance(name, str) else name
+
+
 def part_of(whole: Name, part: str) -> Phrase:
     """The name of a part, such as "series 3 of data"."""
-    return Phrase(f"{part} of ", Argument(whole) if isinstance(whole, str) else whole)
+    return Phrase(f"{part} of ", as_part(whole))
 
 
 def show_part(part: Part, option_of: OptionOf) -> str:

@@ -1,4 +1,4 @@
-"""The demo: a forecast of a table that it writes itself, demixing, and the parts on real data of `demo.toml`."""
+"""The demo: demixing, a forecast of a table that it writes itself, and the parts on real data of `demo.toml`."""
 
 import tomllib
 from collections.abc import Callable, Sequence

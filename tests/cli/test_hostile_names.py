@@ -85,7 +85,7 @@ def test_destinations_are_checked_before_training(tmp_path, option, monkeypatch)
 
 
 def test_a_failed_table_keeps_the_model(tmp_path, monkeypatch):
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError("no space")
 
     monkeypatch.setattr("toa.data.formats.write_frame", fail)

@@ -303,3 +303,28 @@ def test_a_long_reason_is_cut_at_a_word(tmp_path):
         read_frame(path)
     reason = str(caught.value).partition("got an error: ")[2].removesuffix("; write it again.")
     assert set(reason.split()) - {"…"} <= set(str(caught.value.__cause__).replace("file.", "file").split())
+
+
+FORMULAS = ['=HYPERLINK("http://x","a")', "+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\tx", "\r=1"]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.csv.gz", "a.txt"])
+def test_text_that_a_spreadsheet_would_execute_is_marked_as_text(name, tmp_path) -> None:
+    frame = pd.DataFrame({"=1+1": FORMULAS, "y": [-1.5, 2, 3, 4, 5, 6], "n": ["-5", "+5.5", "a=b", "1", "", "-1e3"]})
+    read = {"dtype": {"n": str}, "keep_default_na": False, "sep": "\t" if name == "a.tsv" else ","}
+    written = pd.read_csv(write_frame(frame, tmp_path / name), **read)
+    assert written.columns.tolist() == ["'=1+1", "y", "n"]
+    assert written["'=1+1"].tolist() == [f"'{text}" for text in FORMULAS]
+    # numbers stay numbers, also those that are text
+    assert written["y"].tolist() == frame["y"].tolist()
+    assert written["n"].tolist() == frame["n"].tolist()
+    kept = pd.read_csv(write_frame(frame, tmp_path / name, keep_formulas=True), **read)
+    assert kept["=1+1"].tolist() == FORMULAS
+
+
+def test_dates_flags_and_empty_cells_are_not_marked(tmp_path) -> None:
+    frame = pd.DataFrame(
+        {"day": pd.date_range("2024-01-01", periods=2), "on": [True, False], "kind": pd.Categorical(["=a", None])}
+    )
+    lines = write_frame(frame, tmp_path / "a.csv").read_text().splitlines()
+    assert lines == ["day,on,kind", "2024-01-01,True,'=a", "2024-01-02,False,"]

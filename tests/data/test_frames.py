@@ -310,10 +310,10 @@ def test_a_column_that_stands_twice_is_named(data):
 @pytest.mark.parametrize(
     ("data", "remedy"),
     [
-        (pd.Series([1.0, 2.0]), "got Series; make it a frame with to_frame()."),
+        (pd.Index([1.0, 2.0]), "got Index; make it a frame with to_frame()."),
         ([1.0, 2.0], "got list; make it an array, or join frames with"),
     ],
-    ids=["series", "list"],
+    ids=["index", "list"],
 )
 def test_one_column_outside_of_a_frame_has_a_remedy(data, remedy):
     with pytest.raises(ValueError, match=message("data must be a pandas, polars or arrow frame", remedy)):

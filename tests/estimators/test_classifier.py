@@ -610,7 +610,8 @@ def test_the_time_limit_is_without_the_compilation_and_shared_by_the_candidates(
 def test_the_only_case_of_a_class_is_held_out_once():
     X, y = signals(25)
     y[24] = 2
-    model = make(epochs=1).fit(X, y)
+    with pytest.warns(UserWarning, match="classes with one case: 2"):
+        model = make(epochs=1).fit(X, y)
     assert model.predict_proba(X).shape == (25, 3)
     folds = network_folds(y, model.validation_share, model.seed)
     assert folds is not None

@@ -35,10 +35,12 @@ def classify(
     time: str | None = None,
     values: list[str] | None = None,
     missing: str | None = None,
+    missing_values: Annotated[list[float] | None, typer.Option("--missing-values")] = None,
     day_first: Annotated[bool | None, typer.Option("--day-first/--month-first")] = None,
     time_zone: str | None = None,
     decimal: str | None = None,
     sheet: str | None = None,
+    keep_formulas: Annotated[bool, typer.Option("--keep-formulas")] = False,
     effort: str | None = None,
     time_limit: float | None = None,
     network_only: Annotated[bool, typer.Option("--network-only")] = False,
@@ -75,10 +77,12 @@ def classify(
         "time": time,
         "values": values,
         "missing": missing,
+        "missing_values": missing_values,
         "day_first": day_first,
         "time_zone": time_zone,
         "decimal": decimal,
         "sheet": sheet,
+        "keep_formulas": keep_formulas,
         "effort": effort,
         "time_limit": time_limit,
         "network_only": network_only,
@@ -148,6 +152,7 @@ def _read_cases(console: "Console", cases: Any, labels: Any, tested: Any, option
 
     reading: Any = {name: options[name] for name in ("id", "time", "label", "day_first", "time_zone")}
     reading |= {"values": options["values"] or None, "missing": options["missing"] or "error"}
+    reading["missing_values"] = options["missing_values"] or None
     reader = Classifier(**reading)
     panel = reader.read(cases)
     console.print(_describe(panel, options["data"].name), soft_wrap=True)

@@ -41,10 +41,12 @@ def detect(
     cool_down: int | None = None,
     window: int | None = None,
     missing: str | None = None,
+    missing_values: Annotated[list[float] | None, typer.Option("--missing-values")] = None,
     day_first: Annotated[bool | None, typer.Option("--day-first/--month-first")] = None,
     time_zone: str | None = None,
     decimal: str | None = None,
     sheet: str | None = None,
+    keep_formulas: Annotated[bool, typer.Option("--keep-formulas")] = False,
     effort: str | None = None,
     time_limit: float | None = None,
     backbone: str | None = None,
@@ -87,10 +89,12 @@ def detect(
         "cool_down": cool_down,
         "window": window,
         "missing": missing,
+        "missing_values": missing_values,
         "day_first": day_first,
         "time_zone": time_zone,
         "decimal": decimal,
         "sheet": sheet,
+        "keep_formulas": keep_formulas,
         "effort": effort,
         "time_limit": time_limit,
         "backbone": backbone,
@@ -220,7 +224,7 @@ def _check_rows(frame: "pd.DataFrame", normal: "pd.DataFrame", options: dict[str
     from toa.estimators.sizes import choose_window
 
     reading: Any = {name: options[name] or None for name in ("id", "time", "values")}
-    reading |= {"missing": options["missing"] or "error"}
+    reading |= {"missing": options["missing"] or "error", "missing_values": options["missing_values"] or None}
     reading |= {name: options[name] for name in ("day_first", "time_zone")}
     trained = read_panel(normal, name="--train", **reading)
     window = choose_window(options["window"], max(trained.lengths))

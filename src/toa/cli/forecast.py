@@ -45,10 +45,12 @@ def forecast(
     calendar: Annotated[bool, typer.Option("--calendar")] = False,
     freq: str | None = None,
     missing: str | None = None,
+    missing_values: Annotated[list[float] | None, typer.Option("--missing-values")] = None,
     day_first: Annotated[bool | None, typer.Option("--day-first/--month-first")] = None,
     time_zone: str | None = None,
     decimal: str | None = None,
     sheet: str | None = None,
+    keep_formulas: Annotated[bool, typer.Option("--keep-formulas")] = False,
     test: float | None = None,
     season: int | None = None,
     effort: str | None = None,
@@ -102,10 +104,12 @@ def forecast(
         "calendar": calendar,
         "freq": freq,
         "missing": missing,
+        "missing_values": missing_values,
         "day_first": day_first,
         "time_zone": time_zone,
         "decimal": decimal,
         "sheet": sheet,
+        "keep_formulas": keep_formulas,
         "test": test,
         "season": season,
         "effort": effort,
@@ -261,18 +265,18 @@ def _check_options(options: dict[str, Any]) -> None:
 
 def _summary(forecaster: "Forecaster", frame: "pd.DataFrame", forecasts: "pd.DataFrame", *, trained: bool) -> list[str]:
     """The data, the weights, the network and its validation error."""
-    series = "" if forecaster.id is None else f" of {forecasts[forecaster.id].nunique()} series"
+    series = "" if forecaster.id_ is None else f" of {forecasts[forecaster.id_].nunique()} series"
     freq = "" if forecaster.freq_ is None else f", every {forecaster.freq_}"
     lines = [f"{len(frame)} rows{series}{freq}; forecast: {', '.join(forecaster.columns_)}."]
-    if forecaster.id is not None and forecaster.time_ in forecasts:
-        starts = forecasts.groupby(forecaster.id)[forecaster.time_].min()
+    if forecaster.id_ is not None and forecaster.time_ in forecasts:
+        starts = forecasts.groupby(forecaster.id_)[forecaster.time_].min()
         if starts.nunique() > 1:
             lines.append(
                 f"series end at different times: forecasts begin from {starts.min()} ({starts.idxmin()}) to "
                 f"{starts.max()} ({starts.idxmax()})."
             )
     trained_ids = set(forecaster.ids_)
-    ids = [] if forecaster.id is None else forecasts[forecaster.id].unique().tolist()
+    ids = [] if forecaster.id_ is None else forecasts[forecaster.id_].unique().tolist()
     if new := [id for id in ids if id not in trained_ids]:
         lines.append(f"{len(new)} series were not in the training, such as {new[0]!r}: their rows give their scale.")
     if forecaster.choice_ is not None:
@@ -317,7 +321,7 @@ def _draw(
     from toa.data.columns import read_times
     from toa.report.figures import PANELS, draw_forecast
 
-    id, time = forecaster.id, forecaster.time_
+    id, time = forecaster.id_, forecaster.time_
     if time in frame.columns:
         # dates in place of their text
         column = nw.from_native(frame[time], series_only=True)

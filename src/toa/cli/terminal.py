@@ -286,6 +286,7 @@ def read_data(path: Path, options: Mapping[str, Any] | None = None, *, label: bo
     from pandas.api.types import is_integer_dtype
 
     from toa.data.formats import read_frame
+    from toa.data.layouts import LAYOUTS
 
     chosen = dict(options or {})
     fitted_ids = None
@@ -299,7 +300,11 @@ def read_data(path: Path, options: Mapping[str, Any] | None = None, *, label: bo
         parameters, results = facts.get("parameters"), facts.get("fitted")
         chosen |= {name: parameters.get(name) if isinstance(parameters, dict) else None for name in ("id", "label")}
         fitted_ids = results.get("ids") if isinstance(results, dict) else None
+        if chosen["id"] is None and isinstance(results, dict):
+            # the id column that the names of other libraries told
+            chosen["id"] = results.get("id")
     names = [chosen.get(name) for name in ("id", *(["label"] if label else []))]
+    names += [layout.id for layout in LAYOUTS]
     # another file of the command may be the workbook
     data = chosen.get("data")
     sheet = chosen.get("sheet") if path == data or path.suffix.lower() in (".xlsx", ".xlsm") else None
@@ -348,7 +353,8 @@ def fitted(
     arguments = {name: value for name, value in chosen.items() if value is not unset[name] and value not in (None, [])}
     if model is not None:
         # how to read this table, not the one of fit
-        dates = {name: arguments.pop(name) for name in ("day_first", "time_zone", "missing") if name in arguments}
+        names = ("day_first", "time_zone", "missing", "missing_values")
+        dates = {name: arguments.pop(name) for name in names if name in arguments}
         for name in (*arguments, *(name for name in ("network_only", "method") if options.get(name))):
             raise ValueError(f"--{name.replace('_', '-')} goes with training, got it beside --model; leave it out.")
         estimator = kind.load(model, device=None if device == "auto" else device).set_params(**dates)
@@ -386,7 +392,8 @@ def without_extra_columns(frame: "pd.DataFrame", estimator: Any, *used: str | No
     if estimator.values is not None or not any(name in frame for name in estimator.columns_):
         # it was fitted with the names of its columns and reads no others; or reading names those that are missing
         return frame
-    needed = {*estimator.columns_, estimator.id, estimator.time, getattr(estimator, "time_", None), *used}
+    roles = (estimator.id, getattr(estimator, "id_", None), estimator.time, getattr(estimator, "time_", None))
+    needed = {*estimator.columns_, *roles, *used}
     extra = [name for name in frame if name not in needed and pd.api.types.is_numeric_dtype(frame[name])]
     if extra:
         typer.echo(f"not used, because the model has no such column: {show_controls(', '.join(map(str, extra)))}")
@@ -418,7 +425,8 @@ def write_results(
     console = make_console()
     for option, table in tables.items():
         label = "table:" if option == "out" else f"{option}:"
-        console.print(f"{label:<8} {write_frame(table, options[option])}", soft_wrap=True)
+        path = write_frame(table, options[option], keep_formulas=options["keep_formulas"])
+        console.print(f"{label:<8} {path}", soft_wrap=True)
     figure, more = draw()
     console.print(f"picture: {save_figure(figure, options['picture'])}{more}", soft_wrap=True)
     if options["page"] is not None:

@@ -21,8 +21,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Int64
 
-from toa._checks import Argument, ArgumentError, ArgumentWarning, Name, Phrase, part_of
+from toa._checks import Argument, ArgumentError, ArgumentWarning, Name, Phrase, as_part, part_of
 from toa._limits import list_first, shorten
+from toa.data.codes import mark_missing
 from toa.data.frequency import Frequency, to_zone_days
 from toa.data.panel import Panel, Values, fill_missing, is_number, make_panel, to_numbers
 
@@ -34,6 +35,17 @@ _IDS = re.compile(r"(.*[\W_])?id|(?:case|sample)(?:[\W_]?(?:id|number|no))?", re
 _SORTED = 4
 # fewest rows of a table whose equal steps are no chance
 _EQUAL = 10
+# an array with this many times more columns than rows, and at least this number of them, seems to be transposed
+_WIDE = 5
+_LEAST_WIDE = 20
+# fewest equal rows at the end of a column that has ended
+_LEAST_ENDED = 30
+# how many times longer they are than all equal rows before
+_ENDED_TIMES = 3
+# least share of the rows that they have
+_ENDED_SHARE = 0.1
+# most columns that a warning lists
+_LISTED = 8
 # two numbers before the year, day and month in either order
 _ORDERED = re.compile(r"^\s*(\d{1,2})[/.-](\d{1,2})[/.-](\d{4}|\d{2})(?!\d)")
 # a time without a date
@@ -170,6 +182,54 @@ def warn_of_late_columns(panel: Panel, *, alone: bool) -> None:
             use = "The network uses only rows in which every column has begun: if few are left, drop the late columns."
         text = f"some columns begin later than others: {shown}; each is read from there on. {use}"
         warnings.warn(text, stacklevel=4)
+
+
+def warn_of_wide_array(parts: Sequence[Values], name: Name) -> None:
+    """Warn of an array (T, C) with far more columns than rows, which may be (C, T)."""
+    rows = max(map(len, parts))
+    columns = parts[0].shape[1]
+    if columns >= max(_LEAST_WIDE, _WIDE * rows):
+        text = f" is read as {rows} rows of {columns} columns, because arrays are (T, C): rows of time, then columns"
+        remedy = ". If it is (C, T), pass its transpose, array.T."
+        warnings.warn(ArgumentWarning(as_part(name), text, remedy), stacklevel=6)
+
+
+def warn_of_ended_columns(panel: Panel, columns: Sequence[str]) -> None:
+    """Warn of columns that changed once, but have had one value for long at the end of their series.
+
+    These rows are at least 30, a tenth of the series and three times as many as any equal rows before.
+    """
+    ended = []
+    for index, values in enumerate(panel.take(columns)):
+        still = np.flatnonzero(np.ptp(values[-_LEAST_ENDED:], axis=0) == 0) if len(values) > _LEAST_ENDED else ()
+        for place in still:
+            changes = np.flatnonzero(np.diff(values[:, place])) + 1
+            if not len(changes):
+                continue
+            count = len(values) - int(changes[-1])
+            earlier = int(np.diff(changes, prepend=0).max())
+            if count >= max(_LEAST_ENDED, _ENDED_SHARE * len(values), _ENDED_TIMES * earlier):
+                since = f"row {changes[-1] + 1}" if panel.times is None else str(panel.times[index][changes[-1]])
+                where = "" if panel.ids[index] is None else f" of series {panel.ids[index]!r}"
+                ended.append(f"{columns[place]!r}{where} since {since} ({count} rows)")
+    if ended:
+        text = (
+            f"some columns have only one value in their last rows: {list_first(ended, _LISTED)}. If they have ended, "
+            "their forecast means nothing: choose the other columns with "
+        )
+        warnings.warn(ArgumentWarning(text, Argument("values"), ", or cut the rows off."), stacklevel=4)
+
+
+def warn_of_single_cases(labels: Sequence[Any], counts: Sequence[int]) -> None:
+    """Warn of classes with one case, which no other case can confirm."""
+    single = [repr(label) for label, count in zip(labels, counts, strict=True) if count == 1]
+    if single:
+        warnings.warn(
+            f"classes with one case: {list_first(single, _LISTED)}. Their accuracy cannot be measured, because no "
+            "other case has the class; add cases, or leave these out.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def find_order(
@@ -335,11 +395,14 @@ def to_codes(column: Any, categories: Sequence[str], name: Name) -> np.ndarray:
     return np.asarray(codes, dtype=np.float64)
 
 
-def to_steps(frame: Any, columns: Sequence[Any], missing: str, name: Name) -> tuple[Values, tuple[str, ...]]:
+def to_steps(
+    frame: Any, columns: Sequence[Any], missing: str, codes: Sequence[float] | None, name: Name
+) -> tuple[Values, tuple[str, ...]]:
     """Numbers (n, L) of a table with one case per row and one step per column, and the names of the steps."""
     table = pd.DataFrame({str(column): frame.get_column(column).to_numpy() for column in columns})
     give_id = Phrase("give ", Argument("id"), ", if the column names the cases")
     numbers = to_numbers(table, name, (give_id, "drop it", "convert it to numbers"))
+    numbers = mark_missing(numbers, codes or ())
     if missing == "error":
         # before cases are made, whose errors name no row and no column of the table
         fill_missing(numbers, list(table.columns), name, missing)

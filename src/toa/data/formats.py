@@ -41,6 +41,8 @@ _POINT = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?([eE][+-]?\d+)?")
 _EXCEL_LINE = re.compile(rb"(\xef\xbb\xbf)?sep=.\r?\n", re.IGNORECASE)
 # bytes that are decoded at a time
 _BLOCK = 1 << 20
+# what a text begins with that a spreadsheet executes
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 # characters that a cell of Excel cannot hold, or changes
 _NOT_EXCEL = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")
 # most characters that a cell of Excel holds
@@ -197,8 +199,13 @@ def _read_sheets(path: Path) -> dict[str, pd.DataFrame]:
     return {name: rows.infer_objects() for name, rows in sheets.items() if len(rows)}
 
 
-def write_frame(frame: pd.DataFrame, path: Path) -> Path:
-    """Write a table in the format of the file's ending, see `toa._files.check_ending`."""
+def write_frame(frame: pd.DataFrame, path: Path, *, keep_formulas: bool = False) -> Path:
+    """Write a table in the format of the file's ending, see `toa._files.check_ending`.
+
+    Args:
+        keep_formulas: Whether text that a spreadsheet would execute is written to a text file unchanged. Otherwise an
+            apostrophe is put before it, as spreadsheets themselves mark text.
+    """
     check_ending(path)
     frame = frame.set_axis([str(name) for name in frame], axis=1)
     ending = ending_of(path)
@@ -221,6 +228,7 @@ def write_frame(frame: pd.DataFrame, path: Path) -> Path:
         content.write(_json_of(frame, lines=ending != ".json").encode())
     else:
         options: dict[str, Any] = {"index": False, "sep": "\t" if ending == ".tsv" else ","}
+        frame = frame if keep_formulas else _without_formulas(frame)
         text = frame.to_csv(**options)
         # a carriage return ends a row unless it is quoted
         text = frame.to_csv(**options, quoting=csv.QUOTE_NONNUMERIC) if "\r" in text else text
@@ -228,6 +236,18 @@ def write_frame(frame: pd.DataFrame, path: Path) -> Path:
     packed = gzip.compress(content.getvalue(), mtime=0) if path.suffix == ".gz" else content.getvalue()
     write_atomically(path, packed)
     return path
+
+
+def _without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with an apostrophe before each text that a spreadsheet would execute; numbers stay as they are."""
+    names = frame.select_dtypes(exclude=["number", "bool", "datetime", "datetimetz", "timedelta"]).columns
+    plain = {name: frame[name].astype(object).map(_as_text, na_action="ignore") for name in names}
+    return frame.assign(**plain).set_axis([_as_text(name) for name in frame], axis=1)
+
+
+def _as_text(cell: object) -> object:
+    is_formula = isinstance(cell, str) and cell.startswith(_FORMULA_STARTS) and not is_number(cell)
+    return f"'{cell}" if is_formula else cell
 
 
 def _check_excel(frame: pd.DataFrame) -> None:

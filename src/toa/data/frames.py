@@ -11,6 +11,7 @@ Alphabet: n cases, C columns or channels, T rows, l steps of a case, S series, P
 """
 
 import datetime
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,8 +20,9 @@ import narwhals as nw
 import numpy as np
 import pandas as pd
 
-from toa._checks import Argument, ArgumentError, Name, Phrase, check_choice, part_of
+from toa._checks import Argument, ArgumentError, ArgumentWarning, Name, Phrase, as_part, check_choice, part_of
 from toa._limits import list_first
+from toa.data.codes import mark_missing, missing_numbers, warn_of_codes
 from toa.data.columns import (
     categories_of,
     is_date,
@@ -30,9 +32,11 @@ from toa.data.columns import (
     to_codes,
     to_steps,
     warn_of_steps,
+    warn_of_wide_array,
     without_text,
 )
 from toa.data.frequency import Frequency, make_times
+from toa.data.layouts import Layout, find_layout, to_table
 from toa.data.panel import MISSING, Id, Missing, Panel, Values, by_id, fill_missing, is_number, make_panel, to_numbers
 
 
@@ -49,14 +53,17 @@ def read_panel(
     late_columns: bool = False,
     usual_freq: Frequency | None = None,
     categories: Mapping[str, Sequence[str] | None] | None = None,
+    missing_values: float | Sequence[float] | None = None,
+    beside_target: Sequence[str] | None = None,
     name: Name = "data",
 ) -> Panel:
     """Read a pandas, polars or arrow frame, an array (T,) or (T, C), or a list of arrays; a panel is returned.
 
     Args:
         data: The table. In a frame, the rows of an id need not be adjacent, but must increase in time. Arrays have no
-            columns: only `missing` and `name` apply to them.
-        id: Column of ids, text or integers; None for one series.
+            columns: only `missing`, `missing_values` and `name` apply to them. A Series is a frame with one column.
+        id: Column of ids, text or integers; None for one series, or for a table whose columns have the names of
+            `toa.data.layouts.LAYOUTS`, or whose index has ids and dates.
         time: Column of dates or integers. None takes the index of a pandas frame if it has dates, else the only
             date column, else the only text column; a table with none of these has no times.
         values: Columns to read; None for all others, without columns of text that are constant in each series.
@@ -67,13 +74,23 @@ def read_panel(
         late_columns: Whether columns may begin later than others, see `toa.data.panel.make_panel`.
         usual_freq: Frequency of a table that shows none, because no series has two rows.
         categories: Columns that may hold text, which becomes its place in this list; None makes a list of all texts.
+        missing_values: Numbers that mean a missing value, such as -9999. None takes none, and warns of numbers that
+            look like such codes, see `toa.data.codes`.
+        beside_target: In a table with the names of `LAYOUTS`, the columns that are read beside its target; None reads
+            all columns.
     """
     check_choice("missing", missing, MISSING)
+    codes = missing_numbers(missing_values)
     if isinstance(data, Panel):
         return data
     if isinstance(data, np.ndarray) or (isinstance(data, list | tuple) and data and isinstance(data[0], np.ndarray)):
-        return _read_arrays(data, missing, name)
+        return _read_arrays(data, missing, codes, name)
     values = None if values is None else list(values)
+    data, id, time = to_table(data, id, time)
+    if id is None and (layout := find_layout(_open(data, name).columns)) and time in (None, layout.time):
+        id, time = layout.id, layout.time
+        if values is None and beside_target is not None:
+            values = _choose_target(data, layout, beside_target, name)
     frame, time, in_index = _open_series(data, time, (id, *(values or ())), name)
     ids = None if id is None else frame.get_column(_column(frame, id, name)).to_native()
     ids = ids if ids is None or isinstance(ids, pd.Series) else np.asarray(ids)
@@ -96,7 +113,7 @@ def read_panel(
     cells = [frame.get_column(column) for column in columns]
     arrays, texts = _encode_texts(cells, kinds, name)
     panel = make_panel(
-        _numbers(arrays, names, name),
+        _without_codes(_numbers(arrays, names, name), names, codes, name, texts),
         names,
         ids=ids,
         times=times,
@@ -116,6 +133,40 @@ def read_panel(
         # cases have a warning of their own
         warn_of_steps(panel, (*kinds, *(values or ())))
     return panel
+
+
+def _choose_target(data: Any, layout: Layout, beside: Sequence[str], name: Name) -> list[str] | None:
+    """The target of a table with known names and the columns beside it; None if it has no target."""
+    columns = list(map(str, _open(data, name).columns))
+    if layout.target not in columns:
+        return None
+    chosen = [layout.target, *(column for column in beside if column != layout.target)]
+    others = [column for column in columns if column not in (layout.id, layout.time, *chosen)]
+    if others:
+        text = (
+            f" has the columns {layout.id!r}, {layout.time!r} and {layout.target!r}: {layout.target!r} is forecast, "
+            f"and {list_first(list(map(repr, others)), 8)} are not read; name them as covariates, or the columns to "
+            "forecast with "
+        )
+        warnings.warn(ArgumentWarning(as_part(name), text, Argument("values"), "."), stacklevel=6)
+    return chosen
+
+
+def _without_codes(
+    values: Values,
+    columns: Sequence[str],
+    codes: Sequence[float] | None,
+    name: Name,
+    texts: Collection[str] = (),
+) -> Values:
+    """The values with NaN in place of the codes; None warns of numbers that look like such codes."""
+    numbers = [place for place, column in enumerate(columns) if column not in texts]
+    if codes is None:
+        warn_of_codes(values[:, numbers], [columns[place] for place in numbers], name, stacklevel=6)
+        return values
+    marked = values.copy()
+    marked[:, numbers] = mark_missing(values[:, numbers], codes)
+    return marked
 
 
 def _encode_texts(cells: Sequence[Any], kinds: Mapping[str, Any], name: Name) -> tuple[list[Any], dict[str, Any]]:
@@ -144,6 +195,7 @@ def read_cases(
     missing: Missing = "error",
     day_first: bool | None = None,
     time_zone: str | None = None,
+    missing_values: float | Sequence[float] | None = None,
 ) -> Panel:
     """Read cases to classify as a panel with a series per case; its `backend` is None unless a frame has ids.
 
@@ -157,15 +209,17 @@ def read_cases(
         missing: How to fill missing values within a case, see `toa.data.panel.make_panel`.
         day_first: See `read_panel`.
         time_zone: See `read_panel`.
+        missing_values: See `read_panel`.
     """
     check_choice("missing", missing, MISSING)
+    codes = missing_numbers(missing_values)
     name = "X"
     if isinstance(data, Panel):
         return data
     if not isinstance(data, list | tuple) and hasattr(data, "__array__") and not hasattr(data, "columns"):
         data = np.asarray(data)
     if isinstance(data, np.ndarray | list | tuple):
-        return _read_case_arrays(data, missing, name)
+        return _read_case_arrays(data, missing, codes, name)
     frame, labels = _split_labels(_open(data, name), label, name)
     if id is not None:
         cells = np.asarray(frame.get_column(_column(frame, id, name)).to_list(), dtype=object)
@@ -174,13 +228,18 @@ def read_cases(
     if id is None or wide:
         others = [column for column in frame.columns if str(column) != id]
         columns = others if values is None else [_column(frame, wanted, name) for wanted in values]
-        numbers, steps = to_steps(frame, columns, missing, name)
-        panel = replace(_read_case_arrays(numbers, missing, name), steps=steps)
+        numbers, steps = to_steps(frame, columns, missing, codes, name)
+        panel = replace(_read_case_arrays(numbers, missing, codes, name), steps=steps)
         if id is not None:
             panel = replace(panel, ids=tuple(cells.tolist()), id_column=id, backend=frame.implementation)
         return panel if labels is None else panel.with_labels(labels, name)
-    dates: Any = {"day_first": day_first, "time_zone": time_zone}
-    panel = read_panel(frame.to_native(), id=id, time=time, values=values, missing=missing, name=name, **dates)
+    reading: Any = {
+        "missing": missing,
+        "day_first": day_first,
+        "time_zone": time_zone,
+        "missing_values": missing_values,
+    }
+    panel = read_panel(frame.to_native(), id=id, time=time, values=values, name=name, **reading)
     if labels is None:
         return panel
     return panel.with_labels(_label_by_case(frame.get_column(id).to_list(), labels, label, name), name)
@@ -348,7 +407,7 @@ def id_column(panel: Panel, indices: np.ndarray) -> dict[str, Any]:
 
 def _numbers(arrays: Sequence[np.ndarray], names: Sequence[str], name: Name) -> Values:
     """Columns as one array (T, C)."""
-    if arrays and all(array.dtype.kind in "fiu" for array in arrays) and len(arrays[0]):
+    if arrays and all(array.dtype.kind in "fiub" for array in arrays) and len(arrays[0]):
         values = np.stack(arrays, axis=1, dtype=np.float64)
         if not np.isinf(values).any():
             return values
@@ -459,7 +518,7 @@ def _column(frame: Any, wanted: str, name: Name) -> Any:
     return columns[wanted]
 
 
-def _read_arrays(data: Any, missing: Missing, name: Name) -> Panel:
+def _read_arrays(data: Any, missing: Missing, codes: Sequence[float] | None, name: Name) -> Panel:
     several = not isinstance(data, np.ndarray)
     parts: list[Values] = []
     for index, array in enumerate(data if several else [data]):
@@ -473,10 +532,12 @@ def _read_arrays(data: Any, missing: Missing, name: Name) -> Panel:
             raise ArgumentError(what, f"have {parts[0].shape[1]} columns, as the first has", array.shape[1])
     ids = np.repeat(np.arange(len(parts)), [len(part) for part in parts]) if several else None
     values = np.concatenate(parts) if several else parts[0]
-    return make_panel(values, _names(values.shape[1]), ids=ids, missing=missing, name=name)
+    warn_of_wide_array(parts, name)
+    columns = _names(values.shape[1])
+    return make_panel(_without_codes(values, columns, codes, name), columns, ids=ids, missing=missing, name=name)
 
 
-def _read_case_arrays(data: Any, missing: Missing, name: Name) -> Panel:
+def _read_case_arrays(data: Any, missing: Missing, codes: Sequence[float] | None, name: Name) -> Panel:
     if isinstance(data, np.ndarray) and data.dtype != object:
         if data.ndim == 2:
             data = data[:, None]  # (n, 1, L)
@@ -491,15 +552,17 @@ def _read_case_arrays(data: Any, missing: Missing, name: Name) -> Panel:
     cases: list[Values] = []
     for number, entry in enumerate(data, 1):
         what = part_of(name, f"case {number}")
-        values = _read_case(entry, missing, what)
+        values = _read_case(entry, missing, codes, what)
         cases.append(values)
         if values.shape[1] != cases[0].shape[1]:
             raise ArgumentError(what, f"have {cases[0].shape[1]} channels, as the first", values.shape[1])
     columns = _names(cases[0].shape[1])
+    if codes is None:
+        warn_of_codes(np.concatenate(cases), [f"channel {column}" for column in columns], name, stacklevel=5)
     return Panel(values=tuple(cases), columns=columns, ids=tuple(range(len(cases))))
 
 
-def _read_case(entry: Any, missing: Missing, what: Name) -> Values:
+def _read_case(entry: Any, missing: Missing, codes: Sequence[float] | None, what: Name) -> Values:
     """The values (l, C) of one case (C, l) or (l,)."""
     case = np.atleast_2d(np.asarray(entry))
     if case.ndim != 2 or not case.size:
@@ -510,6 +573,7 @@ def _read_case(entry: Any, missing: Missing, what: Name) -> Values:
         values = np.ascontiguousarray(case.T, dtype=np.float64)
     except (ValueError, TypeError) as error:
         raise ArgumentError(what, "hold only numbers", error, "convert it first") from None
+    values = mark_missing(values, codes or ())
     if np.isfinite(values).all():
         return values
     frame = pd.DataFrame(values).add_prefix("channel ")

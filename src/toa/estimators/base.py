@@ -60,6 +60,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     time: str | None = None
     values: Sequence[str] | None = None
     missing: Missing = "error"
+    missing_values: float | Sequence[float] | None = None
     day_first: bool | None = None
     time_zone: str | None = None
     seed: int = 2024
@@ -73,7 +74,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     @property
     def _table(self) -> dict[str, Any]:
         """Arguments of `toa.data.read_panel` that hold for all tables."""
-        options = {name: getattr(self, name) for name in ("id", "time", "missing", "day_first", "time_zone")}
+        names = ("id", "time", "missing", "missing_values", "day_first", "time_zone")
+        options = {name: getattr(self, name) for name in names}
         if options["day_first"] is None:
             # a later table has the order of the dates of fit
             options["day_first"] = getattr(self, "day_first_", None)

@@ -17,7 +17,7 @@ from sklearn.base import ClassifierMixin
 from torch import Tensor, nn
 
 from toa._checks import check_at_least
-from toa.data.columns import warn_of_misread
+from toa.data.columns import warn_of_misread, warn_of_single_cases
 from toa.data.frames import check_frequency, check_results, read_cases, to_native
 from toa.data.frequency import Frequency
 from toa.data.panel import Panel
@@ -83,7 +83,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         time: In a frame, the column of times or steps.
         values: In a frame, the channels; None for all other columns.
         label: In a frame, the column of classes.
-        missing, day_first, time_zone, device, progress: As in `toa.Forecaster`.
+        missing, missing_values, day_first, time_zone, device, progress: As in `toa.Forecaster`.
         seed: Seed of the kernels, folds, weights, batches, dropout and SOR.
 
     Attributes:
@@ -361,6 +361,7 @@ def _read_classes(panel: Panel, y: Any, cases: Any) -> tuple[np.ndarray, Codes]:
             f"y must have a class with at least two cases, got {len(labels)} cases of as many classes; is it "
             "continuous, a number to predict?"
         )
+    warn_of_single_cases(classes.tolist(), np.bincount(codes).tolist())
     return classes, codes
 
 

@@ -88,7 +88,7 @@ class AnomalyDetector(Estimator):
         patience: Epochs without a better validation loss before training stops.
         validation_share: Share held out at the end of each series, to select the epoch and to compare the methods.
         values: Columns to read; None for all others.
-        id, time, freq, missing, day_first, time_zone, seed, device, progress: As in `toa.Forecaster`.
+        id, time, freq, missing, missing_values, day_first, time_zone, seed, device, progress: As in `toa.Forecaster`.
 
     Attributes:
         model_: The trained network; an identity if there is none.

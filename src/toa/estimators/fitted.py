@@ -55,6 +55,7 @@ class FittedForecaster:
     interval: float | None
     freq: Frequency | None
     time_column: str | None
+    id_column: str | None
     day_first: bool | None
     season: int
     inputs: Inputs
@@ -197,6 +198,9 @@ def predict(fitted: FittedForecaster, panel: Panel, steps: int, future: Any, opt
         warnings.warn(text, stacklevel=3)
     forecast = fitted.forecast(panel, list(enumerate(panel.lengths)), network, ahead)
     check_forecast(forecast, fitted.columns)
+    if fitted.interval is not None and "lower" not in forecast:
+        text = f"the forecast has no interval of {fitted.interval}: the rows of fit were too few; fit to more rows."
+        warnings.warn(text, UserWarning, stacklevel=3)
     parts = {name: part[:, :steps].numpy() for name, part in forecast.items()}
     return write_forecast(panel, parts, steps, fitted.columns, fitted.quantiles)
 

@@ -182,6 +182,7 @@ def _facts(panel: Panel, settings: ForecastSettings, season: int) -> dict[str, A
         "interval": settings.interval,
         "freq": panel.freq,
         "time_column": panel.time_column,
+        "id_column": panel.id_column,
         "day_first": panel.day_first,
         "season": season,
     }

@@ -35,6 +35,7 @@ def forecaster_state(fitted: FittedForecaster) -> tuple[dict[str, Tensor], dict[
     facts: dict[str, Any] = {
         "columns": list(fitted.columns),
         "ids": list(fitted.inputs.ids),
+        "id": fitted.id_column,
         "known": fitted.inputs.covariates.state(),
         "season": fitted.season,
         "day_first": fitted.day_first,
@@ -57,6 +58,7 @@ def restore_forecaster(
     freq, time_column = facts["freq_"], facts["time_"]
     check_count("lookback", facts["lookback_"], 1)
     assert isinstance(time_column, str | None), "a name that is none"
+    assert isinstance(facts.get("id"), str | None), "a name that is none"
     assert type(freq) in (str, int, type(None)), "a frequency that is none"
     inputs = Inputs(
         ids=tuple(facts["ids"]),
@@ -83,6 +85,7 @@ def restore_forecaster(
         interval=settings.interval,
         freq=freq,
         time_column=time_column,
+        id_column=facts.get("id"),
         day_first=facts.get("day_first"),
         season=season,
         inputs=inputs,

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import toa
 from toa._checks import check_choice, check_count
-from toa.data.columns import warn_of_late_columns
+from toa.data.columns import warn_of_ended_columns, warn_of_late_columns
 from toa.data.frames import check_results, forecast_names, match_panel, read_panel
 from toa.data.frequency import Frequency
 from toa.data.panel import Id, Panel
@@ -96,11 +96,14 @@ class Forecaster(Estimator):
             which the rate rises.
         validation_share: Share of each series held out at its end, at least one horizon, or four for "toa" with an
             interval.
-        id: Id column of a frame with several series.
+        id: Id column of a frame with several series. None takes `unique_id` with `ds`, and `item_id` with `timestamp`,
+            as other libraries name them, and then forecasts `y` or `target`.
         time: Time column; None finds it.
         values: Columns to forecast; None for all others.
         freq: Frequency of the times; None infers it.
         missing: Missing values and rows: "error", "ffill", "interpolate" or "zero". Columns may begin late.
+        missing_values: Numbers that mean a missing value, such as [-9999]; None takes none, and warns of numbers that
+            look like such codes.
         day_first: Whether the day comes first in dates such as 01/02/2015; None finds it.
         time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them as they are.
         seed: Seed of weights, batches, dropout and SOR.
@@ -115,6 +118,7 @@ class Forecaster(Estimator):
         columns_: Names of the forecast columns.
         ids_: Ids of the series; (None,) without ids.
         freq_: Frequency of the times.
+        id_: Name of the id column.
         time_: Name of the time column.
         architecture_: Backbone, attention and settings.
         schedule_: Batch size, steps per epoch, maximum number of epochs and the factor of the operators' rate.
@@ -172,6 +176,7 @@ class Forecaster(Estimator):
         check_results(panel, names if panel.time_column else ["step", *names])
         if panel.begins is not None:
             warn_of_late_columns(panel, alone=self.model == NETWORK)
+        warn_of_ended_columns(panel, columns)
         ceiling = Ceiling(self.time_limit)
         self.fitted_: FittedForecaster = fit_forecaster(panel, columns, self.settings_of_fit(), ceiling)
         ceiling.warn(stacklevel=3)
@@ -263,7 +268,7 @@ class Forecaster(Estimator):
         self._check_has_network()
         lookback = self.fitted_.inputs.lookback
         # the covariates of the forecast steps come from the window
-        panel = self.read_fitted(sample_rows(data, self.id, index, lookback + self.fitted_.horizon))
+        panel = self.read_fitted(sample_rows(data, self.id_, index, lookback + self.fitted_.horizon))
         self.fitted_.require_network().predict(panel, [(0, lookback)])
 
     def explain(self, data: Any, index: int | None = None) -> Importance:
@@ -274,7 +279,7 @@ class Forecaster(Estimator):
         self._check_has_network()
         fitted = self.fitted_
         inputs, horizon = fitted.inputs, fitted.horizon
-        rows = data if index is None else sample_rows(data, self.id, index, inputs.lookback + horizon)
+        rows = data if index is None else sample_rows(data, self.id_, index, inputs.lookback + horizon)
         panel = self.read_fitted(rows)
         network = fitted.with_new_series(panel, panel.lengths).require_network()
         ahead = horizon if index is not None or inputs.covariates.count else 0
@@ -384,7 +389,8 @@ class Forecaster(Estimator):
     def _read(self, data: Any, freq: Frequency | None, categories: Mapping[str, Any], day_first: bool | None) -> Panel:
         values = None if self.values is None else [*self.values, *self.inputs]
         options = self._table | {"day_first": day_first}
-        panel = read_panel(data, values=values, freq=freq, late_columns=True, categories=categories, **options)
+        options |= {"freq": freq, "late_columns": True, "categories": categories, "beside_target": self.inputs}
+        panel = read_panel(data, values=values, **options)
         for name in self.inputs if panel.backend is not None else ():
             if name not in panel.columns:
                 raise ValueError(f"data must have the covariate {name!r}, got {', '.join(map(repr, panel.columns))}.")
@@ -441,6 +447,12 @@ class Forecaster(Estimator):
     def freq_(self) -> Frequency | None:
         """Frequency of the times."""
         return self.fitted_.freq
+
+    @property
+    def id_(self) -> str | None:
+        """Name of the id column."""
+        # older files do not have it
+        return self.id if self.fitted_.id_column is None else self.fitted_.id_column
 
     @property
     def time_(self) -> str | None:

@@ -208,7 +208,7 @@ def describe_data(
     ]
     if filled:
         lines.append(f"Missing values that were filled ({own.missing}): {', '.join(filled)}.")
-    used = {*columns, own.id, own.time, panel.time_column, getattr(own, "label", None)}
+    used = {*columns, own.id, own.time, panel.id_column, panel.time_column, getattr(own, "label", None)}
     if left := [name for name in (*names, *left_out) if name not in used]:
         lines.append(f"Columns left out: {', '.join(left)}.")
     ranges = np.max([np.ptp(values, axis=0) for values in panel.values], axis=0)

@@ -1,4 +1,4 @@
-"""The commands `toa demo`, three small tasks, and `toa demix`, the demixing experiment.
+"""The commands `toa demo`, four small tasks, and `toa demix`, the demixing experiment.
 
 Heavy imports wait until a command needs them.
 """
@@ -14,34 +14,34 @@ if TYPE_CHECKING:
 
 
 def demo(out: Path = Path("runs/demo"), device: str = "auto", steps: int | None = None) -> None:
-    """Forecast a small CSV beside baselines, then train three small models for each of three tasks (a few minutes).
+    """Separate signals with operators and with softmax, forecast a small CSV, classify, and find an anomaly.
 
-    The tasks are demixing, classification and anomaly detection.
+    All on small data, in a few minutes.
     """
     from toa.report.figures import save_figure
     from toa.report.page import write_sections
     from toa_paper.demixing import run_demixing
     from toa_paper.demixing.figure import draw_demixing
     from toa_paper.demo import PARTS, run_part
-    from toa_paper.report.demo import HEADING, SECTIONS, TITLES, demixing_section, demixing_table
+    from toa_paper.report.demo import DEMIXING_NOTE, HEADING, SECTIONS, TITLES, demixing_section, demixing_table
 
     console = make_console()
     options: dict[str, Any] = {"steps": steps, "device": device, "command": ["toa", *sys.argv[1:]]}
-    forecast = _forecast_part(out, steps, device)
-    console.print(make_table(forecast.table, title=forecast.title))
-    console.print(forecast.reading)
     with show_epochs() as observe:
         demixing = run_demixing("demo", out / "demixing", **options, observe=observe)
     console.print(make_table(demixing_table(demixing, published=False), title=TITLES["demixing"]))
     figure = save_figure(draw_demixing(demixing), out / "demixing.png")
-    sections = [forecast, demixing_section(demixing, figure, title=TITLES["demixing"])]
+    forecast = _forecast_part(out, steps, device)
+    console.print(make_table(forecast.table, title=forecast.title))
+    console.print(forecast.reading)
+    sections = [demixing_section(demixing, figure, title=TITLES["demixing"], note=DEMIXING_NOTE), forecast]
     for part in PARTS:
         with show_epochs() as observe:
             runs = run_part(part, out / part, **options, observe=observe)
         sections.append(SECTIONS[part](runs))
         console.print(make_table(sections[-1].table, title=sections[-1].title))
     page = write_sections(HEADING, sections, out / "index.html")
-    console.print(f"figure: {out / 'forecast.png'}\nfigure: {figure}\npage:   {page}", soft_wrap=True)
+    console.print(f"figure: {figure}\nfigure: {out / 'forecast.png'}\npage:   {page}", soft_wrap=True)
 
 
 def _forecast_part(out: Path, steps: int | None, device: str) -> "Section":

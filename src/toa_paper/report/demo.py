@@ -1,4 +1,4 @@
-"""Pages of `toa demix` and `toa demo`: a forecast, demixing, then classification and anomaly detection on real data."""
+"""Pages of `toa demix` and `toa demo`: demixing, a forecast, then classification and anomaly detection on real data."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +18,8 @@ from toa_paper.report.texts import TEXTS
 
 HEADING = TEXTS["heading"]
 TITLES = {part: TEXTS[part]["title"] for part in ("forecast", "demixing", *PARTS)}
+# how far the first part of the demo goes
+DEMIXING_NOTE = TEXTS["demixing"]["note"]
 # metrics of the anomaly table; records have all
 _SHOWN = ("f1", "pa_f1", "random_pa_f1", "vus_pr")
 # distance to the anomaly that the archive's own score accepts, in steps
@@ -53,15 +55,17 @@ def demixing_table(result: DemixingResult, *, published: bool) -> Table:
     return rows if published else [row[:-1] for row in rows]
 
 
-def demixing_section(result: DemixingResult, figure: Path, *, title: str = "", published: bool = False) -> Section:
-    """Table, figure and runs of demixing."""
+def demixing_section(
+    result: DemixingResult, figure: Path, *, title: str = "", note: str = "", published: bool = False
+) -> Section:
+    """Table, figure and runs of demixing; `note` follows the text below the figure."""
     periods = ", ".join(f"{p:g}" for p in result.signals.periods)
     return Section(
         title=title,
         lead=TEXTS["demixing"]["lead"].format(periods=periods, signals=result.signals),
         table=demixing_table(result, published=published),
         pictures=[(figure, "mixing operators, reconstructions and frequency responses of each model")],
-        reading=TEXTS["demixing"]["reading"],
+        reading=f"{TEXTS['demixing']['reading']} {note}".strip(),
         details=_run_table([(record["name"], record) for record in result.records], "MSE", "mse", 5),
     )
 
