@@ -175,7 +175,7 @@ CHECKED = (
     ("to 1e-5 in float32", "tests/ops/test_contract.py", "1e-5"),
     (r"\lVert s \rVert^2 + 10^{-6}", "src/toa/ops/attention/definitions.py", "L2_FLOOR = 1e-6"),
     ("drop rates 0.2, 0.6 and 0.95", "docs/figures.py", "(0.0, 0.2, 0.6, 0.95)"),
-    ("at most 40 series", "src/toa/estimators/page_parts.py", "SERIES, VALUES, COLUMNS_ON = 40,"),
+    ("at most 40 series", "src/toa/report/pages/parts.py", "SERIES = 40\n"),
     ("20 % of TRAIN held out", "src/toa/data/classification.py", "VALIDATION_SHARE = 0.2"),
     ("20 % of TRAIN per class", "src/toa/data/classification.py", "VALIDATION_SHARE = 0.2"),
     ("fewer than 60 training cases", "src/toa/data/classification.py", "FOLDS_BELOW = 60"),

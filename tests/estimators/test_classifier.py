@@ -22,8 +22,8 @@ from toa.estimators.case_network import NetworkMember, network_folds
 from toa.estimators.classifier import Classifier
 from toa.estimators.classifier_fitting import FitStopped
 from toa.estimators.files import save_file
+from toa.estimators.fitted_classifier import interval_text
 from toa.estimators.kernels import FEATURES
-from toa.estimators.pages import interval_text
 from toa.training.loop import TrainingStopped
 
 SMALL = {"embed_dim": 16, "num_heads": 2, "num_layers": 1, "ff_dim": 16, "dropout": 0.0, "instance_norm": False}
@@ -110,10 +110,10 @@ def test_the_accuracy_has_an_interval_that_is_saved(fitted, tmp_path):
 
 def test_the_interval_says_what_it_does_not_cover(fitted):
     known = with_fitted(fitted, validation=0.75)
-    assert interval_text(known) == "95 % interval 0.628 to 0.842, only for new cases of the same source"
+    assert interval_text(known.fitted_) == "95 % interval 0.628 to 0.842, only for new cases of the same source"
     few = with_fitted(fitted, validation=0.75, schema=replace(fitted.fitted_.schema, count=12))
-    assert interval_text(few).endswith("of the same source; 12 cases are too few to rely on it")
-    assert not interval_text(with_fitted(fitted, validation=None))
+    assert interval_text(few.fitted_).endswith("of the same source; 12 cases are too few to rely on it")
+    assert not interval_text(with_fitted(fitted, validation=None).fitted_)
 
 
 @pytest.mark.parametrize("cases", [-3, 2.5, "60", None, True, 61, 10**12])
@@ -529,7 +529,7 @@ def test_the_stack_knows_which_class_it_does_not_recognise():
 def test_the_page_of_a_stack_says_what_its_interval_does_not_cover(stacked, tmp_path):
     page = read_page(stacked.page(tmp_path / "cases.html", signals(4)[0]))
     shown = part_of(page, "Methods", "text")["text"]
-    assert f"cases of fit; the stack: {interval_text(stacked)}. The stack" in shown
+    assert f"cases of fit; the stack: {interval_text(stacked.fitted_)}. The stack" in shown
 
 
 def test_a_stack_whose_file_was_changed_is_refused(stacked, tmp_path):

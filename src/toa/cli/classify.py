@@ -189,14 +189,14 @@ def _warn_of_single(labels: Any) -> None:
 
 def _print_validation(console: "Console", classifier: "Classifier") -> None:
     """Cross-validated accuracies of the members and the baselines, with the weights."""
-    from toa.estimators.pages import interval_text
+    from toa.estimators.fitted_classifier import interval_text
 
     accuracy = classifier.validation_
     network = classifier.architecture_["backbone"] or f"no network ({classifier.no_network_})"
     shown = "not cross-validated: too few cases"
     if accuracy is not None:
         shown = f"cross-validated accuracy {accuracy:.3f}"
-    if interval := interval_text(classifier):
+    if interval := interval_text(classifier.fitted_):
         shown += f" ({interval})"
     console.print(f"{len(classifier.classes_)} classes, {network}, {shown}.")
     if classifier.stack_ is None:

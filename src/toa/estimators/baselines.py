@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from toa._checks import ArgumentError
 from toa._registry import Registry
 
 History = Float64[np.ndarray, "n t"]
@@ -324,9 +325,11 @@ def choose_season(given: int | None, usual: int | None, series: Sequence[Float64
     """The season that the user gives, the usual one of the frequency if a series is as long, or one that is found."""
     longest = max(map(len, series))
     if given is not None and given > longest // 2:
-        raise ValueError(
-            f"season must be at most half of the rows of the longest series, {longest // 2}, got {given}; give a "
-            "shorter season or more rows."
+        raise ArgumentError(
+            "season",
+            f"be at most half of the rows of the longest series, {longest // 2}",
+            given,
+            "give a shorter season or more rows",
         )
     return given or (usual if usual and usual <= longest else find_season(series))
 

@@ -16,7 +16,7 @@ import pandas as pd
 from sklearn.base import ClassifierMixin
 from torch import Tensor, nn
 
-from toa._checks import check_at_least
+from toa._checks import ArgumentError, check_at_least
 from toa.data.columns import warn_of_misread, warn_of_single_cases
 from toa.data.frames import check_frequency, check_results, read_cases, to_native
 from toa.data.frequency import Frequency
@@ -30,7 +30,6 @@ from toa.estimators.effort import Ceiling
 from toa.estimators.fitted_classifier import FittedClassifier, has_order, select_channels
 from toa.estimators.importance import Importance
 from toa.estimators.labels import class_codes, labels_by_row
-from toa.estimators.pages import cases_page
 from toa.estimators.probabilities import Codes, Probabilities
 from toa.estimators.stack import Stack
 from toa.training.base import check_sample
@@ -105,7 +104,6 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     """
 
     _kind = "classifier"
-    page = cases_page
     _facts = ("length_", "validation_", "architecture_")
     _counts = ("length",)
 
@@ -191,6 +189,30 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         """Parts of steps and channels in the class that the network gives one case, see `Estimator.explain`."""
         panel = self._read_case(data, index or 0)
         return self.fitted_.require_network().explain(self.fitted_.scale(panel))
+
+    def page(
+        self,
+        path: str | Path,
+        X: Any,
+        y: Any = None,
+        *,
+        title: str = "Classes",
+        command: str = "",
+        left_out: Sequence[str] = (),
+    ) -> Path:
+        """Write one HTML file: the confusion matrix with the cases behind it, the methods, the model.
+
+        Args:
+            path: File to write.
+            X: Cases as for `predict`, not those of `fit`, whose classes are known.
+            y: One label per case; None takes those of the frame, and without them all cases are listed.
+            title, command, left_out: As in `toa.Forecaster.page`.
+        """
+        self._check_fitted("shown on a page")
+        # loaded on use: pages build on the estimators
+        from toa.report import page
+
+        return page(self, path, X, y, title=title, command=command, left_out=left_out)
 
     def settings_of_fit(self) -> ClassifierSettings:
         """The parameters that the stages of a fit take."""
@@ -355,11 +377,13 @@ def _read_classes(panel: Panel, y: Any, cases: Any) -> tuple[np.ndarray, Codes]:
     labels = _labels(panel, y, cases)
     classes, codes = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
-        raise ValueError(f"y must have at least two classes, got 1 class, {classes.tolist()[0]!r}; add more.")
+        raise ArgumentError("y", "have at least two classes", f"1 class, {classes.tolist()[0]!r}", "add more")
     if len(classes) == len(labels) > 2:
-        raise ValueError(
-            f"y must have a class with at least two cases, got {len(labels)} cases of as many classes; is it "
-            "continuous, a number to predict?"
+        raise ArgumentError(
+            "y",
+            "have a class with at least two cases",
+            f"{len(labels)} cases of as many classes",
+            "is it continuous, a number to predict?",
         )
     warn_of_single_cases(classes.tolist(), np.bincount(codes).tolist())
     return classes, codes
@@ -369,9 +393,10 @@ def _labels(panel: Panel, y: Any, cases: Any) -> np.ndarray:
     """Labels of all cases, from y or the frame `cases`."""
     labels = panel.labels if y is None else panel.with_labels(labels_by_row(y, cases)).labels
     if labels is None:
-        raise ValueError(
-            "y must be given, or label must name the column of the frame with the classes, got y=None: the classifier "
-            "requires y to be passed, but the target y is None."
+        raise ArgumentError(
+            "y",
+            "be given, or label must name the column of the frame with the classes",
+            "y=None: the classifier requires y to be passed, but the target y is None",
         )
     return labels
 

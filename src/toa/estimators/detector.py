@@ -6,7 +6,7 @@ and the functions of `toa.estimators.fitted_detector` and `toa.estimators.stream
 Alphabet: L window length, C channels, T rows, S series.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from toa.estimators.base import Estimator
 from toa.estimators.combination import Combination
 from toa.estimators.detection_fitting import fit_detector
 from toa.estimators.detector_files import detector_state, restore_detector, try_detector
-from toa.estimators.detector_page import events_page
 from toa.estimators.detector_score import MEAN
 from toa.estimators.detector_settings import COMBINED, DetectorSettings
 from toa.estimators.effort import Ceiling
@@ -116,8 +115,6 @@ class AnomalyDetector(Estimator):
     alarms_per_day: float | None = None
     min_length: int = 1
     cool_down: int = 0
-
-    page = events_page
 
     def fit(self, data: Any, y: Any = None) -> "AnomalyDetector":
         """Fit the methods and set the thresholds. A fit that is stopped, or raises, leaves the detector as it was.
@@ -252,6 +249,30 @@ class AnomalyDetector(Estimator):
         stop = max(window, int(errors[which].argmax()) + 1)
         when = "" if panel.times is None else f" that ends at {panel.times[which][stop - 1]}"
         return explain_reconstruction(network, series[which][stop - window : stop], self.columns_, self.freq_, when)
+
+    def page(
+        self,
+        path: str | Path,
+        data: Any,
+        y: Any = None,
+        *,
+        title: str = "Events",
+        command: str = "",
+        left_out: Sequence[str] = (),
+    ) -> Path:
+        """Write one HTML file: score and channels with the events, their channels, the methods, the model.
+
+        Args:
+            path: File to write.
+            data: Rows as for `predict`.
+            y: For each row whether it is known to be an anomaly, in the order of the table.
+            title, command, left_out: As in `toa.Forecaster.page`.
+        """
+        self._check_fitted("shown on a page")
+        # loaded on use: pages build on the estimators
+        from toa.report import page
+
+        return page(self, path, data, y, title=title, command=command, left_out=left_out)
 
     def read(self, data: Any) -> Panel:
         """The panel of a table as `fit` reads it; the detector need not be fitted."""

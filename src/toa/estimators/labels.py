@@ -1,7 +1,6 @@
 """Labels of cases: by row or by id, as places among the classes of a classifier."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ def class_codes(labels: Any, classes: np.ndarray, count: int) -> np.ndarray:
     return np.array([places.get(str(label) if is_text else label, -1) for label in label_list])
 
 
-def unknown_labels(labels: Sequence[Any], count: int) -> str:
+def unknown_labels(labels: np.ndarray, count: int) -> str:
     """A sentence that names labels which are not classes of the model, of a number of cases."""
     counted = [f"{label!r} ({number})" for label, number in Counter(map(str, labels)).most_common()]
     listed = ", ".join(counted[:_SHOWN])

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from toa.ops import simplex_distance
 from toa.report.figures import BLUE, GREEN, RED, draw_matrix, save_figure
+from toa.report.html_page import Section, write_sections
 from toa.report.operators import LayerView, OperatorView
-from toa.report.page import Section, write_sections
 from toa.report.tables import TEXTS, Rows, Table
 
 # titles of operators by their names in a layer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from toa._console import make_console, make_table, show_epochs
 
 if TYPE_CHECKING:
-    from toa.report.page import Section
+    from toa.report.html_page import Section
 
 
 def demo(out: Path = Path("runs/demo"), device: str = "auto", steps: int | None = None) -> None:
@@ -19,7 +19,7 @@ def demo(out: Path = Path("runs/demo"), device: str = "auto", steps: int | None 
     All on small data, in a few minutes.
     """
     from toa.report.figures import save_figure
-    from toa.report.page import write_sections
+    from toa.report.html_page import write_sections
     from toa_paper.demixing import run_demixing
     from toa_paper.demixing.figure import draw_demixing
     from toa_paper.demo import PARTS, run_part
@@ -89,7 +89,7 @@ def demix(
 ) -> None:
     """Run the demixing experiment. Interrupted runs resume; finished ones are only loaded."""
     from toa.report.figures import save_figure
-    from toa.report.page import write_sections
+    from toa.report.html_page import write_sections
     from toa_paper.demixing import run_demixing
     from toa_paper.demixing.figure import draw_demixing
     from toa_paper.report.demo import demixing_section, demixing_table

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from toa.experiments.records import Record
 from toa.report.figures import system_title, write_confusion, write_detection
-from toa.report.page import Section
+from toa.report.html_page import Section
 from toa.report.tables import ANOMALY_COLUMNS, Table, grouped, number
 from toa.training.anomaly import SCORES
 from toa.training.checkpoint import load_checkpoint

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from toa._files import write_atomically
 from toa.report.gains import lower_is_better
+from toa.report.html_page import PAGE_SCRIPTS, Data, assemble
 from toa.report.operators import model_label
-from toa.report.page import PAGE_SCRIPTS, Data, assemble
 from toa.training.diagnostics import describe_operators
 from toa_paper.report import paper_text
 from toa_paper.report.cells import Entry, contribution, decimals

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from toa.report.figures import save_figure
-from toa.report.page import Section, write_sections
+from toa.report.html_page import Section, write_sections
 from toa.training.anomaly import SCORES
 from toa.training.checkpoint import save_checkpoint
 from toa_paper.demixing import DemixingResult, HarmonicDemixing, VariantView

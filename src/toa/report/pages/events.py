@@ -1,4 +1,4 @@
-"""`.page()` of a detector: one HTML file that needs no other; see `toa.estimators.page_parts`.
+"""The page of a detector; see `toa.report.pages.parts`.
 
 Alphabet: S series, T rows, C channels.
 """
@@ -6,22 +6,20 @@ Alphabet: S series, T rows, C channels.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
 
 from toa.data.frames import columns_by_row
 from toa.data.panel import Panel
-from toa.estimators import page_parts as draw
+from toa.estimators import AnomalyDetector
 from toa.estimators.alarms import Event, event_columns
 from toa.estimators.fitted_detector import FittedDetector, flagged, member_scores, rank_events
-from toa.estimators.page_parts import Part
 from toa.estimators.scoring import Rows
+from toa.report.pages import parts as draw
+from toa.report.pages.parts import PageText, Part
 from toa.training.detection import Labels, Runs, point_metrics, undefined
-
-if TYPE_CHECKING:
-    from toa.estimators.detector import AnomalyDetector
 
 # most channels in a chart
 _CHANNELS = 12
@@ -50,7 +48,7 @@ class ScoredRows:
 
 
 def events_page(
-    detector: "AnomalyDetector",
+    detector: AnomalyDetector,
     path: str | Path,
     data: Any,
     y: Any = None,
@@ -59,14 +57,7 @@ def events_page(
     command: str = "",
     left_out: Sequence[str] = (),
 ) -> Path:
-    """Write one HTML file: score and channels with the events, their channels, the methods, the model.
-
-    Args:
-        path: File to write.
-        data: Rows as for `predict`.
-        y: For each row whether it is known to be an anomaly, in the order of the table.
-        title, command, left_out: As in `toa.Forecaster.page`.
-    """
+    """Write the page of a detector, see `toa.AnomalyDetector.page`."""
     whole = detector.read_fitted(data)
     fitted = detector.fitted_
     panel = replace(whole, backend=None)
@@ -96,8 +87,21 @@ def events_page(
         f"{count} of {sum(whole.lengths)} rows{draw.describe_series(whole)} have scores above "
         f"{fitted.thresholds.rows:.4g}, in {events} {noun}."
     )
-    notes = draw.describe_data(whole, data, detector, left_out, shown=draw.SERIES)
-    return draw.write_page(detector, path, [lead], sections, title=title, command=command, notes=notes)
+    notes = draw.describe_data(
+        whole,
+        data,
+        missing=detector.missing,
+        used=(detector.id, detector.time),
+        left_out=left_out,
+        shown=draw.SERIES,
+    )
+    facts = {
+        "window": detector.window_,
+        "threshold": detector.threshold_,
+        "validation": detector.validation_,
+    }
+    text = PageText(title=title, lead=[lead], notes=notes, facts=facts, command=command)
+    return draw.write_page(detector, path, text, sections)
 
 
 def _event_parts(fitted: FittedDetector, scored: ScoredRows, channels: Int64[np.ndarray, " c"]) -> list[Part]:

@@ -1,4 +1,4 @@
-"""`.page()` of a forecaster: one HTML file that needs no other; see `toa.estimators.page_parts`.
+"""The page of a forecaster; see `toa.report.pages.parts`.
 
 Alphabet: S series, T rows, C columns, P horizon.
 """
@@ -6,22 +6,21 @@ Alphabet: S series, T rows, C columns, P horizon.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from toa.data.panel import Panel
-from toa.estimators import page_parts as draw
+from toa.estimators import Forecaster
+from toa.estimators.all_columns import ALL_COLUMNS, FittedAllColumns
 from toa.estimators.backtest import Backtest
 from toa.estimators.baselines import BASELINES
-from toa.estimators.column_pairs import pair_parts
+from toa.estimators.column_pairs import strongest_pairs
 from toa.estimators.fitted import FittedForecaster
 from toa.estimators.importance import blocks_of, name_lags
 from toa.estimators.lag_methods import history_rows
-from toa.estimators.page_parts import Part
-
-if TYPE_CHECKING:
-    from toa.estimators.forecaster import Forecaster
+from toa.report.pages import parts as draw
+from toa.report.pages.parts import PageText, Part
 
 # blocks of lags that are replaced
 _BLOCKS = 16
@@ -40,7 +39,7 @@ _PER_SERIES = ("values", "ids", "times", "rows", "begins", "filled")
 
 
 def forecast_page(
-    forecaster: "Forecaster",
+    forecaster: Forecaster,
     path: str | Path,
     data: Any,
     *,
@@ -51,18 +50,7 @@ def forecast_page(
     command: str = "",
     left_out: Sequence[str] = (),
 ) -> Path:
-    """Write one HTML file: series with forecast and baselines, errors, what the forecast depends on, the model.
-
-    Args:
-        path: File to write.
-        data: Rows to forecast after, as for `predict`.
-        future: Covariates of the forecast steps, as for `predict`.
-        horizon: Number of steps; None for all.
-        tested: Result of `backtest` to show; None shows the errors at the rolling origins of `fit`.
-        title: Title of the page.
-        command: What repeats the page; by default Python code.
-        left_out: Columns of the table that were removed from data.
-    """
+    """Write the page of a forecaster, see `toa.Forecaster.page`."""
     fitted = forecaster.fitted_
     steps = fitted.horizon if horizon is None else horizon
     whole = forecaster.read_fitted(data)
@@ -72,7 +60,14 @@ def forecast_page(
     forecasts = _by_series(panel, forecaster.predict(panel, future=future, horizon=steps))
     baselines = {name: _by_series(panel, forecaster.predict_baseline(name, panel, horizon=steps)) for name in BASELINES}
     past = panel.tail(max(_LEAST_PAST, draw.VALUES // (min(len(panel), most) * len(panel.columns))))
-    notes = draw.describe_data(whole, data, forecaster, left_out, shown=most)
+    notes = draw.describe_data(
+        whole,
+        data,
+        missing=forecaster.missing,
+        used=(forecaster.id, forecaster.time),
+        left_out=left_out,
+        shown=most,
+    )
     if max(past.lengths) < max(panel.lengths):
         notes.append(f"The chart shows the last {max(past.lengths)} rows of each series.")
     unused = fitted.inputs.covariates.unused(fitted.weights, fitted.effect)
@@ -83,12 +78,17 @@ def forecast_page(
             *draw.bars("Weights of the methods.", list(forecaster.shown_weights().items())),
             *([draw.text(unused)] if unused else ()),
             *([] if forecaster.covariates else _lags(fitted, panel, forecaster.predict)),
-            *pair_parts(fitted),
+            *_pair_parts(fitted),
             *draw.network_parts(forecaster, panel),
         ],
     }
-    lead = _lead(fitted, whole, steps)
-    return draw.write_page(forecaster, path, lead, sections, title=title, command=command, notes=notes)
+    facts = {
+        "look-back": fitted.inputs.lookback,
+        "season": fitted.season,
+        "validation": forecaster.validation_,
+    }
+    text = PageText(title=title, lead=_lead(fitted, whole, steps), notes=notes, facts=facts, command=command)
+    return draw.write_page(forecaster, path, text, sections)
 
 
 def _lead(fitted: FittedForecaster, whole: Panel, steps: int) -> list[str]:
@@ -228,3 +228,20 @@ def _lags(fitted: FittedForecaster, panel: Panel, predict: Callable[[Panel], Any
         means = others.sum(1) / (len(fitted.columns) - 1)
         about = "Mean change of the forecasts of the other columns if a column is replaced by its mean."
         yield from draw.bars(about, zip(fitted.columns, means.tolist(), strict=False))
+
+
+def _pair_parts(fitted: FittedForecaster) -> Iterator[Part]:
+    """A paragraph and a table of the strongest pairs; nothing without the method that reads all columns."""
+    pairs = strongest_pairs(fitted)
+    method = fitted.panel_methods.get(ALL_COLUMNS)
+    if not pairs or not isinstance(method, FittedAllColumns):
+        return
+    weight = fitted.weights.get(ALL_COLUMNS, 0.0)
+    rows = method.ridge.component_rows
+    yield draw.text(
+        f"Which columns help which, by the method {ALL_COLUMNS} (weight {weight:.2f}): change of the forecast, mean "
+        f"over the steps, if the helping column is one standard deviation higher in the last {rows} rows and all "
+        "others stay. Both are in standard deviations of their column. Columns that move together share their effect."
+    )
+    table = [(column, helper, f"{effect:+.2f}") for column, helper, effect in pairs]
+    yield draw.table([("forecast of", "is helped by", "effect"), *table], "Strongest pairs of columns", left=2)

@@ -104,7 +104,7 @@ def _read(file: Traversable) -> str:
 
 
 def write_results(title: str, data: Data, path: Path) -> Path:
-    """Write the page of an estimator's results; `toa.estimators.pages` describes the data."""
+    """Write the page of an estimator's results; `toa.report.pages` describes the data."""
     body = "<header><h1></h1></header>\n<main></main>\n<noscript><p>This page needs JavaScript.</p></noscript>"
     write_atomically(path, assemble(title, body, (*PAGE_SCRIPTS, _FOLDER / "results.js"), data))
     return path

@@ -1,4 +1,4 @@
-"""Parts of the pages that `.page()` of the estimators writes, as JSON values that `toa/report/results.js` draws.
+"""Parts of the pages of estimators, as JSON values that `toa/report/results.js` draws.
 
     text, list, code    text; items; text
     facts               rows: [name, text]
@@ -11,7 +11,8 @@
 Names and values of users stay text on the page, never markup. Numbers are rounded to six digits.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,38 +21,58 @@ import pandas as pd
 
 import toa
 from toa.data.panel import Panel
+from toa.estimators import AnomalyDetector, Classifier, Forecaster
+from toa.estimators.architecture import NETWORK
+from toa.report.html_page import write_results
+from toa.report.operators import describe_tokens, model_pictures
 
-# most series and values on a page, and columns that are on at first
-SERIES, VALUES, COLUMNS_ON = 40, 200_000, 6
+# most series on a page
+SERIES = 40
+# most values on a page
+VALUES = 200_000
+# columns that are on at first
+COLUMNS_ON = 6
 # most blocks of lags, and columns, in bars
 _BLOCKS = 16
-# fitted attributes on the card of a model, those that an estimator has
-_FITTED = {"look-back": "lookback_", "season": "season_", "window": "window_", "threshold": "threshold_"}
-_FITTED |= {"longest case": "length_", "validation": "validation_"}
+# parameters at these values are not on the card of a model
+_UNSET = ("None", "()", "False")
 
 Part = dict[str, Any]
+FittedEstimator = Forecaster | AnomalyDetector | Classifier
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageText:
+    """What a page says beside its sections.
+
+    Attributes:
+        lead: Sentences below the title.
+        notes: Notes on the data.
+        facts: What was fitted, on the card of the model.
+        command: What repeats the page; Python code if empty.
+    """
+
+    title: str
+    lead: Sequence[str]
+    notes: Sequence[str]
+    facts: Mapping[str, object]
+    command: str
 
 
 def write_page(
-    own: Any,
-    path: str | Path,
-    lead: Sequence[str],
-    sections: Mapping[str, Sequence[Part]],
-    *,
-    title: str,
-    command: str,
-    notes: Sequence[str],
+    estimator: FittedEstimator, path: str | Path, page: PageText, sections: Mapping[str, Sequence[Part]]
 ) -> Path:
     """Write sections, those with parts, and after them notes on the data, the model card and what repeats the page."""
-    code = command or f"toa.{own!r}.fit(…).page({str(path)!r}, …)"
-    items = list(notes) or ["Nothing was filled or left out."]
-    ends = {"Notes on the data": [{"kind": "list", "items": items}], "Model": [_card(own)]}
-    ends["Repeat"] = [{"kind": "code", "text": code}]
-    shown = [{"title": name, "parts": list(parts)} for name, parts in {**sections, **ends}.items() if parts]
-    # loaded on use: it imports matplotlib
-    from toa.report import write_results
-
-    return write_results(title, {"title": title, "lead": list(lead), "sections": shown}, Path(path))
+    code = page.command or f"toa.{estimator!r}.fit(…).page({str(path)!r}, …)"
+    notes = list(page.notes) or ["Nothing was filled or left out."]
+    all_sections = {
+        **sections,
+        "Notes on the data": [{"kind": "list", "items": notes}],
+        "Model": [_card(estimator, page.facts)],
+        "Repeat": [{"kind": "code", "text": code}],
+    }
+    shown = [{"title": name, "parts": list(parts)} for name, parts in all_sections.items() if parts]
+    return write_results(page.title, {"title": page.title, "lead": list(page.lead), "sections": shown}, Path(path))
 
 
 def to_numbers(values: np.ndarray) -> list[float | None]:
@@ -79,9 +100,9 @@ def _set_back(times: pd.Index) -> bool:
     return not (clock.is_monotonic_increasing and clock.is_unique)
 
 
-def series_name(one: Any) -> str:
+def series_name(id: Any) -> str:
     """Name of a series in the chart; empty if there is only one."""
-    return "" if one is None else str(one)
+    return "" if id is None else str(id)
 
 
 def describe_series(panel: Panel) -> str:
@@ -123,8 +144,8 @@ def bars(about: str, values: Iterable[tuple[str, float]], form: str = "{:.3g}") 
     """A paragraph, and bars of names and values."""
     rows = list(values)
     most = max((value for _, value in rows), default=0.0) or 1.0
-    found = [[name, value / most, form.format(value)] for name, value in rows]
-    return [text(about), {"kind": "bars", "rows": found}]
+    shown = [[name, value / most, form.format(value)] for name, value in rows]
+    return [text(about), {"kind": "bars", "rows": shown}]
 
 
 def methods_table(weights: Mapping[str, float], columns: Mapping[str, Mapping[str, float]]) -> Part:
@@ -136,26 +157,24 @@ def methods_table(weights: Mapping[str, float], columns: Mapping[str, Mapping[st
     return table(rows, "Methods")
 
 
-def network_parts(own: Any, data: Any) -> Iterator[Part]:
+def network_parts(estimator: FittedEstimator, data: Any) -> Iterator[Part]:
     """What the network looked at, and pictures of its operators, if it has a weight; else which methods decide."""
-    if not own.has_network or "toa" not in own.weights_:
-        names = ", ".join(sorted(own.weights_, key=lambda name: -own.weights_[name]))
+    weights = estimator.weights_
+    if not estimator.has_network or NETWORK not in weights:
+        names = ", ".join(sorted(weights, key=lambda name: -weights[name]))
         yield text(f"No network decides here, only: {names}.")
         return
-    # loaded on use, as above
-    from toa.report.operators import describe_tokens, model_pictures
-
-    found = own.explain(data)
+    importance = estimator.explain(data)
     # a classifier has one network per fold, a forecaster may have one per seed
-    network, *others = getattr(own.model_, "models", [own.model_])
-    tokens = describe_tokens(network, found.freq, own.architecture_.get("patch", 1))
-    about = f"What the network looked at: {found.describe()} {tokens}"
-    yield from bars(about, found.blocks(_BLOCKS).items(), "{:.1%}")
-    if len(found.columns) > 1:
-        yield from bars("The same by column.", list(found.by_column().items())[:_BLOCKS], "{:.1%}")
-    pictures = model_pictures(network, own.architecture_["backbone"])
+    networks = list(getattr(estimator.model_, "models", [estimator.model_]))
+    tokens = describe_tokens(networks[0], importance.freq, estimator.architecture_.get("patch", 1))
+    about = f"What the network looked at: {importance.describe()} {tokens}"
+    yield from bars(about, importance.blocks(_BLOCKS).items(), "{:.1%}")
+    if len(importance.columns) > 1:
+        yield from bars("The same by column.", list(importance.by_column().items())[:_BLOCKS], "{:.1%}")
+    pictures = model_pictures(networks[0], estimator.architecture_["backbone"])
     if pictures is not None:
-        which = f" in the first of {len(others) + 1} networks" if others else ""
+        which = f" in the first of {len(networks)} networks" if len(networks) > 1 else ""
         yield text(
             "The network mixes tokens by signed matrices S = I + M. Red adds, blue subtracts. Shown is the head with "
             f"the largest M of each layer{which}. Point at an entry, or move with the arrow keys; click for the gain "
@@ -181,57 +200,87 @@ def occluded(values: np.ndarray, blocks: Sequence[tuple[int, int]], means: np.nd
 
 
 def describe_data(
-    panel: Panel, data: Any, own: Any, left_out: Sequence[str] = (), *, shown: int | None = None
+    panel: Panel,
+    data: Any,
+    *,
+    missing: str,
+    used: Collection[str | None],
+    left_out: Sequence[str] = (),
+    shown: int | None = None,
 ) -> list[str]:
-    """What was done to the data, what stands out in them, and how many series are shown."""
-    columns, lines = tuple(map(str, panel.columns)), []
-    if panel.times is not None:
-        first, last = min(times[0] for times in panel.times), max(times[-1] for times in panel.times)
-        lines.append(f"Rows from {first} to {last}.")
-        if any(map(_set_back, panel.times)):
-            lines.append("The clock was set back in these rows, so the chart shows UTC.")
-    inserted = sum(int((rows < 0).sum()) for rows in panel.rows)
-    if inserted:
-        lines.append(f"Gaps: {inserted} rows were missing in time and were filled ({own.missing}).")
+    """What was done to the data, what stands out in them, and how many series are shown.
+
+    Args:
+        data: The table of the panel.
+        missing: How gaps were filled.
+        used: Columns of the table that are used, beside those of the panel.
+        left_out: Columns that were removed before.
+        shown: Number of series in the chart; None for all.
+    """
+    columns = tuple(map(str, panel.columns))
     # an arrow table has its arrays in `columns`
     listed = () if panel.backend is None or panel.steps else getattr(data, "column_names", getattr(data, "columns", ()))
     names = {str(name): name for name in listed}
-    empty = {name: int(pd.isna(np.asarray(data[names[name]])).sum()) for name in columns if name in names}
-    if isinstance(data, np.ndarray) and data.dtype.kind == "f":
-        empty["all columns"] = int(np.isnan(data).sum())
-    late = np.sum([np.zeros(len(columns), dtype=int), *(panel.begins or ())], axis=0).tolist()
-    before = {name: count for name, count in zip(columns, late, strict=True) if count}
-    if before:
-        lines.append(f"Columns that begin later than others: {', '.join(before)}.")
-    filled = [
-        f"{count - before.get(name, 0)} in {name}" for name, count in empty.items() if count > before.get(name, 0)
-    ]
-    if filled:
-        lines.append(f"Missing values that were filled ({own.missing}): {', '.join(filled)}.")
-    used = {*columns, own.id, own.time, panel.id_column, panel.time_column, getattr(own, "label", None)}
-    if left := [name for name in (*names, *left_out) if name not in used]:
-        lines.append(f"Columns left out: {', '.join(left)}.")
+    lines = [*_describe_times(panel, missing), *_describe_missing(panel, data, names, missing)]
+    used = {*columns, *used, panel.id_column, panel.time_column}
+    unused = [name for name in (*names, *left_out) if name not in used]
+    if unused:
+        lines.append(f"Columns left out: {', '.join(unused)}.")
     ranges = np.max([np.ptp(values, axis=0) for values in panel.values], axis=0)
-    if constant := [name for name, one in zip(columns, ranges, strict=True) if one == 0]:
+    constant = [name for name, spread in zip(columns, ranges, strict=True) if spread == 0]
+    if constant:
         lines.append(f"Constant columns: {', '.join(constant)}.")
     if shown is not None and len(panel) > shown:
         lines.append(f"The chart shows {shown} of {len(panel)} series.")
     return lines
 
 
-def _card(own: Any) -> Part:
-    rows = [("estimator", type(own).__name__), ("version of toa", toa.__version__)]
-    rows.append(("network", own.architecture_["backbone"] or "none"))
-    if own.architecture_.get("attention"):
-        rows.append(("attention", str(own.architecture_["attention"]["name"])))
-    if own.architecture_["backbone"] is not None:
-        sizes = ", ".join(f"{name} {value}" for name, value in own.architecture_["settings"].items())
-        rows += [("weights", f"{sum(p.numel() for p in own.model_.parameters()):,}"), ("sizes", sizes)]
-    for name, attribute in _FITTED.items():
-        value = getattr(own, attribute, None)
+def _describe_times(panel: Panel, missing: str) -> Iterator[str]:
+    """The first and the last time, and rows that were missing between them."""
+    if panel.times is not None:
+        first = min(times[0] for times in panel.times)
+        last = max(times[-1] for times in panel.times)
+        yield f"Rows from {first} to {last}."
+        if any(map(_set_back, panel.times)):
+            yield "The clock was set back in these rows, so the chart shows UTC."
+    inserted = sum(int((rows < 0).sum()) for rows in panel.rows)
+    if inserted:
+        yield f"Gaps: {inserted} rows were missing in time and were filled ({missing})."
+
+
+def _describe_missing(panel: Panel, data: Any, names: Mapping[str, Any], missing: str) -> Iterator[str]:
+    """Columns that begin late, and missing values that were filled; `names` are those in the table."""
+    columns = tuple(map(str, panel.columns))
+    empty = {name: int(pd.isna(np.asarray(data[names[name]])).sum()) for name in columns if name in names}
+    if isinstance(data, np.ndarray) and data.dtype.kind == "f":
+        empty["all columns"] = int(np.isnan(data).sum())
+    late = np.sum([np.zeros(len(columns), dtype=int), *(panel.begins or ())], axis=0).tolist()
+    before = {name: count for name, count in zip(columns, late, strict=True) if count}
+    if before:
+        yield f"Columns that begin later than others: {', '.join(before)}."
+    filled = {name: count - before.get(name, 0) for name, count in empty.items()}
+    listed = [f"{count} in {name}" for name, count in filled.items() if count > 0]
+    if listed:
+        yield f"Missing values that were filled ({missing}): {', '.join(listed)}."
+
+
+def _card(estimator: FittedEstimator, facts: Mapping[str, object]) -> Part:
+    """The network, what was fitted, and the parameters."""
+    architecture = estimator.architecture_
+    rows = [
+        ("estimator", type(estimator).__name__),
+        ("version of toa", toa.__version__),
+        ("network", architecture["backbone"] or "none"),
+    ]
+    if architecture.get("attention"):
+        rows.append(("attention", str(architecture["attention"]["name"])))
+    if estimator.has_network:
+        weights = sum(parameter.numel() for parameter in estimator.model_.parameters())
+        sizes = ", ".join(f"{name} {value}" for name, value in architecture["settings"].items())
+        rows += [("weights", f"{weights:,}"), ("sizes", sizes)]
+    for name, value in facts.items():
         if value is not None:
             rows.append((name, f"{value:.4g}" if isinstance(value, float) else str(value)))
-    given = {name: repr(value) for name, value in own.get_params(deep=False).items() if name != "progress"}
-    set_ones = [f"{name}={value}" for name, value in given.items() if value not in ("None", "()", "False")]
-    rows.append(("parameters", ", ".join(set_ones)))
+    texts = {name: repr(value) for name, value in estimator.get_params(deep=False).items() if name != "progress"}
+    rows.append(("parameters", ", ".join(f"{name}={text}" for name, text in texts.items() if text not in _UNSET)))
     return {"kind": "facts", "rows": rows}
