@@ -6,6 +6,7 @@ from toa.estimators.channel_networks import ChannelNetworks
 from toa.estimators.lag_methods import Baselines, LinearModels, Trees
 from toa.estimators.methods import Family, Method
 from toa.estimators.network_method import Networks
+from toa.estimators.pretrained_method import Pretrained
 from toa.estimators.regressions import Regressions
 from toa.estimators.settings import ForecastSettings
 
@@ -15,6 +16,7 @@ FAMILIES.register("linear")(LinearModels())
 FAMILIES.register("trees")(Trees())
 FAMILIES.register("columns")(AllColumns())
 FAMILIES.register("covariates")(Regressions())
+FAMILIES.register("pretrained")(Pretrained())
 FAMILIES.register("network")(Networks())
 FAMILIES.register("channels")(ChannelNetworks())
 
