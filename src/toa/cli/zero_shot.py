@@ -35,7 +35,7 @@ def forecast_zero_shot(options: dict[str, Any]) -> None:
         terminal.check_share("--quantile", level)
     terminal.check_results(options, "out")
 
-    from toa.estimators.zero_shot import forecast_table, load_pretrained
+    from toa.estimators.zero_shot_tables import forecast_table, load_pretrained
 
     # before the table is read
     model = load_pretrained(options["model"])
