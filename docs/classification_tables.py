@@ -6,7 +6,18 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from performance_tables import table
-from stored_results import Record, changes_of, grouped, mean_of, published, read_csv, stored_records, variant_of
+from stored_results import (
+    Record,
+    changes_of,
+    dataset_of,
+    grouped,
+    mean_of,
+    pivot,
+    published,
+    read_csv,
+    stored_records,
+    variant_of,
+)
 from toa.report.tables import number
 
 UEA = ("toa-paper", "tslib-uea")
@@ -85,22 +96,19 @@ def recipe_accuracies() -> str:
 def classification_search() -> str:
     """One line per setting; a cell is validation / test accuracy."""
     records = stored_records("classification/search.jsonl")
-    datasets = list(grouped(records, lambda record: record["config"]["dataset"]))
+    datasets = list(grouped(records, dataset_of))
 
-    def setting(record: Record) -> str:
+    def setting(record: Record) -> tuple[str]:
         attention = record["config"]["attention"]
         norms = [norm for norm in (attention["score_norm"], attention["gate_norm"]) if norm]
         without = ["no instance norm"] if "model.instance_norm=false" in changes_of(record) else []
-        return ", ".join((attention["name"], *norms, *without))
+        return (", ".join((attention["name"], *norms, *without)),)
 
-    rows = []
-    for name, found in sorted(grouped(records, setting).items()):
-        cells = {}
-        for record in found:
-            shown = [f"{record['metrics'][metric]:.3f}" for metric in ("val_accuracy", "accuracy")]
-            cells[record["config"]["dataset"]] = " / ".join(shown)
-        rows.append([name, *(cells.get(dataset, "-") for dataset in datasets)])
-    return table(["setting", *datasets], rows, left=1 + len(datasets))
+    def cell(runs: list[Record]) -> str:
+        return " / ".join(f"{mean_of(runs, metric):.3f}" for metric in ("val_accuracy", "accuracy"))
+
+    rows = pivot(records, row=setting, column=dataset_of, columns=datasets, cell=cell)
+    return table(["setting", *datasets], sorted(rows), left=1 + len(datasets))
 
 
 RIVAL_CLASSIFIERS = ("ROCKET", "HC2", "InceptionT", "1NN-DTW-D")

@@ -19,10 +19,12 @@ from stored_results import (
     Record,
     cell_of,
     changes_of,
+    dataset_of,
     gains_by_set,
     grouped,
     mean_errors,
     mean_of,
+    pivot,
     published,
     published_mse,
     recipe_records,
@@ -54,20 +56,17 @@ def setting_table(
     that the text around states. With `norms`, a line names its normalisers, which a command may have left to the
     protocol of its time.
     """
-
-    def cell(found: Sequence[Record]) -> str:
-        errors = [mean_of(found, metric) for metric in ("val_mse", "mse")] if found else []
-        return " / ".join(f"{x:.4f}" if x < DIVERGED else f"**{x:.0e}**" for x in errors) or "-"
-
-    chosen = [
+    records = [
         record
         for record in stored_records(f"forecasting/{file}.jsonl")
         if (record["config"]["backbone"], record["config"]["horizon"]) == (backbone, horizon)
-        and record["config"]["dataset"] in datasets
+        and dataset_of(record) in datasets
         and record["device"].startswith(device)
     ]
 
-    datasets = [name for name in datasets if any(record["config"]["dataset"] == name for record in chosen)]
+    def cell(runs: list[Record]) -> str:
+        errors = [mean_of(runs, metric) for metric in ("val_mse", "mse")]
+        return " / ".join(f"{error:.4f}" if error < DIVERGED else f"**{error:.0e}**" for error in errors)
 
     def line_of(record: Record) -> tuple[str, str]:
         attention = record["config"]["attention"]
@@ -78,11 +77,9 @@ def setting_table(
             shown = [*(f"{key}={attention[key]}" for key in used), *shown]
         return attention["name"], ", ".join(shown) or "protocol"
 
-    rows = []
-    for line, found in grouped(chosen, line_of).items():
-        by_set = grouped(found, lambda record: record["config"]["dataset"])
-        rows.append([*line, *(cell(by_set.get(dataset, [])) for dataset in datasets)])
-    return table(["attention", "setting", *datasets], rows, left=2 + len(datasets))
+    columns = [name for name in datasets if name in map(dataset_of, records)]
+    rows = pivot(records, row=line_of, column=dataset_of, columns=columns, cell=cell)
+    return table(["attention", "setting", *columns], rows, left=2 + len(columns))
 
 
 def first_search(backbone: str, horizon: int, datasets: Sequence[str], device: str = "") -> str:
@@ -243,10 +240,10 @@ def rate_table() -> str:
     files = ("horizon-96", "horizons", "duet-rate")
     records = [record for file in files for record in stored_records(f"forecasting/{file}.jsonl")]
     same = {"backbone": "duet", "dataset": "Exchange", "seed": 2024}
-    own = [r for r in records if same.items() <= r["config"].items() and variant_of(r) == "softmax"]
+    runs = [run for run in records if same.items() <= run["config"].items() and variant_of(run) == "softmax"]
     rows = []
-    for horizon, runs in sorted(grouped(own, lambda r: r["config"]["horizon"]).items()):
-        cells = [f"{r['metrics']['val_mse']:.4f} / {r['metrics']['mse']:.4f}" for r in runs]
+    for horizon, pair in sorted(grouped(runs, lambda run: run["config"]["horizon"]).items()):
+        cells = [f"{run['metrics']['val_mse']:.4f} / {run['metrics']['mse']:.4f}" for run in pair]
         rows.append([str(horizon), *cells, f"{published_mse('softmax', 'Exchange', 'duet', horizon):.3f}"])
     return table(["horizon", "rate of `toa-paper`", "rate of DUET's authors", "published, test"], rows)
 

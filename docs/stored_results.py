@@ -5,7 +5,7 @@ import functools
 import json
 import shlex
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,28 @@ def grouped(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any
     for record in records:
         found.setdefault(key(record), []).append(record)
     return found
+
+
+def pivot(
+    records: Iterable[Record],
+    *,
+    row: Callable[[Record], tuple[str, ...]],
+    column: Callable[[Record], Any],
+    columns: Sequence[Any],
+    cell: Callable[[list[Record]], str],
+) -> list[list[str]]:
+    """The rows of a table: the titles of a row, then one cell per column; "-" where there is no record."""
+    rows = []
+    for titles, records_of_row in grouped(records, row).items():
+        by_column = grouped(records_of_row, column)
+        rows.append([*titles, *(cell(by_column[name]) if name in by_column else "-" for name in columns)])
+    return rows
+
+
+def dataset_of(record: Record) -> str:
+    """The data set of a run."""
+    name: str = record["config"]["dataset"]
+    return name
 
 
 def changes_of(record: Record) -> tuple[str, ...]:
