@@ -344,7 +344,7 @@ def test_a_fit_does_not_depend_on_the_clock(monkeypatch) -> None:
 
 
 def test_a_time_limit_names_what_it_leaves_out(tmp_path) -> None:
-    with pytest.warns(UserWarning, match=message("time_limit=1e-09 s left out: drift, theta", "leave it out")):
+    with pytest.warns(UserWarning, match=message("time_limit of 1e-09 s left out: drift, theta", "leave it out")):
         model = auto(time_limit=1e-9).fit(wide())
     assert {"drift", "boosting", "toa"} <= set(model.truncated_)
     assert model.weights_ == {"seasonal naive": 1.0}
