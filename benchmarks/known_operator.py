@@ -13,7 +13,7 @@ from typing import Any
 
 from toa._console import make_table
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser, save
-from toa_paper.known_operator import SEEDS, FactorTable, compare
+from toa_paper.known_operator import SEEDS, FactorTable, compare_with_rivals
 
 
 def run(args: argparse.Namespace) -> None:
@@ -24,7 +24,9 @@ def run(args: argparse.Namespace) -> None:
         for channels in args.channels:
             results = []
             for seed in SEEDS[: args.seeds]:
-                results.append(compare(FactorTable(channels=channels, seed=seed), Path(folder), device=args.device))
+                results.append(
+                    compare_with_rivals(FactorTable(channels=channels, seed=seed), Path(folder), device=args.device)
+                )
                 console.print(f"{channels} channels, seed {seed}: {dict(results[-1].errors)}", soft_wrap=True)
             errors = {name: [result.errors[name] for result in results] for name in results[0].errors}
             cases[str(channels)] = {"seeds": list(SEEDS[: args.seeds]), "mse": errors}

@@ -10,7 +10,7 @@ from toa.experiments.records import hashed_values
 from toa.training import TASKS
 
 # trials of the search keep only what a choice may use; the others have scores that belong to no run
-OTHERS = ("trials.jsonl", "detectors.jsonl", "agreement.jsonl")
+OTHERS = ("trials.jsonl", "detectors.jsonl", "agreement.jsonl", "rivals.jsonl")
 FILES = [
     path
     for path in sorted((ROOT / "results").rglob("*.jsonl"))

@@ -2,7 +2,7 @@
 
     table = FactorTable(channels=24, seed=2024)
     table.operator()                               # (C, C): T* = A (AᵀA)⁻¹ Aᵀ, the projector on the factors
-    compare(table, folder, attentions=("toa-gated", "softmax"))   # test MSE of each system
+    compare_with_rivals(table, folder, attentions=("toa-gated", "softmax"))   # test MSE of each system
 
 A few hidden cycles drive all channels by signed weights A, and each channel has noise of its own. A channel is forecast
 best from the projection of all channels, which has negative entries, so no average of channels is as good.
@@ -112,7 +112,7 @@ class Comparison:
         return (own - self.errors[name]) / (own - self.errors["known operator"])
 
 
-def compare(
+def compare_with_rivals(
     table: FactorTable,
     folder: Path,
     *,

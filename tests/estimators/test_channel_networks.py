@@ -13,7 +13,7 @@ from tests.estimators.stages import only
 from tests.estimators.test_all_columns import frame_of, led_columns
 from tests.support import message
 from toa.estimators import Forecaster, channel_networks
-from toa.estimators.channel_networks import ATTENTIONS, ChannelNetworks, limit_of
+from toa.estimators.channel_networks import NETWORKS, ChannelNetworks, limit_of
 from toa.estimators.effort import EFFORTS
 
 # few steps of a tiny model: the networks need not be good
@@ -33,8 +33,8 @@ def trained() -> Iterator[Forecaster]:
 
 def test_both_attentions_are_compared_at_the_origins(trained):
     assert trained.choice_ is not None
-    assert set(ATTENTIONS) <= set(trained.choice_.ensemble.errors)
-    assert set(trained.weights_) <= set(ATTENTIONS)
+    assert set(NETWORKS) <= set(trained.choice_.ensemble.errors)
+    assert set(trained.weights_) <= set(NETWORKS)
     networks = [method.network for method in trained.fitted_.panel_methods.values()]
     assert {network.architecture["backbone"] for network in networks} == {"itransformer"}
     assert all("instance_norm" in network.architecture["settings"] for network in networks)
@@ -60,5 +60,5 @@ def test_quick_effort_on_a_processor_trains_none():
     settings = Forecaster(2, effort="quick", device="cpu").settings_of_fit()
     assert ChannelNetworks().candidates(settings, 1) == {}
     thorough = Forecaster(2, effort="thorough", device="cpu").settings_of_fit()
-    assert set(ChannelNetworks().candidates(thorough, 1)) == set(ATTENTIONS)
+    assert set(ChannelNetworks().candidates(thorough, 1)) == set(NETWORKS)
     assert limit_of(EFFORTS["thorough"], "cpu") > 0

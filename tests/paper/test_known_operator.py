@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.support import message
-from toa_paper.known_operator import Comparison, FactorTable, compare, linear_errors, network_config
+from toa_paper.known_operator import Comparison, FactorTable, compare_with_rivals, linear_errors, network_config
 from toa_paper.theory.cases import latent_factors
 
 
@@ -43,10 +43,10 @@ def test_the_known_operator_is_better_than_own_lags_and_all_channels_lie_between
 
 
 def test_networks_read_the_same_table(tmp_path):
-    found = compare(FactorTable(channels=6, length=600), tmp_path, epochs=1, device="cpu")
+    found = compare_with_rivals(FactorTable(channels=6, length=600), tmp_path, epochs=1, device="cpu")
     assert {"toa-gated", "softmax"} <= set(found.errors)
     assert all(0.5 < error < 3.0 for error in found.errors.values())
-    again = compare(FactorTable(channels=6, length=600), tmp_path, epochs=1, device="cpu")
+    again = compare_with_rivals(FactorTable(channels=6, length=600), tmp_path, epochs=1, device="cpu")
     assert again.errors == found.errors
 
 

@@ -40,7 +40,7 @@ from toa.training.checkpoint import model_with
 from toa.training.distributed import resolve_device
 
 # attentions that are compared, and how the methods are named
-ATTENTIONS = {"columns by TOA-Gated": "toa-gated", "columns by softmax": "softmax"}
+NETWORKS = {"columns by TOA-Gated": "toa-gated", "columns by softmax": "softmax"}
 # most columns: attention is between all pairs
 MOST_COLUMNS = 1_000
 # look-back, at most
@@ -98,7 +98,7 @@ class ChannelNetworkMethod:
             self.settings.network,
             lookback=lookback,
             backbone="itransformer",
-            attention=ATTENTIONS[self.name],
+            attention=NETWORKS[self.name],
             settings=dict(_SIZES),
             quantiles=(),
             epochs=None,
@@ -178,16 +178,16 @@ class ChannelNetworks(Family):
         """One method per attention, or none."""
         if not limit_of(settings.effort, settings.network.device):
             return {}
-        return {name: ChannelNetworkMethod(settings, name) for name in ATTENTIONS}
+        return {name: ChannelNetworkMethod(settings, name) for name in NETWORKS}
 
     def save(self, fitted: Mapping[str, Any]) -> tuple[dict[str, Tensor], Any]:
         """Weights and scales, and per method what builds its network."""
-        methods = {name: fitted[name] for name in ATTENTIONS if name in fitted}
+        methods = {name: fitted[name] for name in NETWORKS if name in fitted}
         tensors: dict[str, Tensor] = {}
         facts: dict[str, Any] = {}
         for name, method in methods.items():
             network = method.network
-            start = ATTENTIONS[name]
+            start = NETWORKS[name]
             tensors |= {f"{start}.model.{key}": part for key, part in network.model.state_dict().items()}
             tensors |= {f"{start}.scaler.{key}": part for key, part in network.inputs.scaler.items()}
             facts[name] = {
@@ -208,7 +208,7 @@ class ChannelNetworks(Family):
     ) -> Mapping[str, FittedChannelNetwork]:
         """From the result of `save`; raises ValueError for parts that do not fit one another."""
         return {
-            name: FittedChannelNetwork(_load_network(tensors_under(tensors, f"{ATTENTIONS[name]}."), state, horizon))
+            name: FittedChannelNetwork(_load_network(tensors_under(tensors, f"{NETWORKS[name]}."), state, horizon))
             for name, state in facts.items()
         }
 

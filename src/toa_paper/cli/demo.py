@@ -23,7 +23,7 @@ def demo(out: Path = Path("runs/demo"), device: str = "auto", steps: int | None 
     from toa_paper.demixing import run_demixing
     from toa_paper.demixing.figure import draw_demixing
     from toa_paper.demo import PARTS, demo_share, run_part
-    from toa_paper.known_operator import EPOCHS, FactorTable, compare
+    from toa_paper.known_operator import EPOCHS, FactorTable, compare_with_rivals
     from toa_paper.report.demo import (
         DEMIXING_NOTE,
         HEADING,
@@ -52,7 +52,7 @@ def demo(out: Path = Path("runs/demo"), device: str = "auto", steps: int | None 
     table = FactorTable()
     epochs = max(1, round(EPOCHS * demo_share(steps)))
     with show_epochs() as observe:
-        compared = compare(
+        compared = compare_with_rivals(
             table, out / "operator", epochs=epochs, device=device, command=options["command"], observe=observe
         )
     sections.append(operator_section(table, compared))
