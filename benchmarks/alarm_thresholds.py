@@ -90,11 +90,11 @@ def best_f1(labels: np.ndarray, scores: np.ndarray) -> float:
     return float((2 * hits[ends] / (ends + 1 + labels.sum())).max())
 
 
-def measure(train: np.ndarray, test: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """Metrics of both rules on one part of a set."""
+def measure(train: np.ndarray, test: np.ndarray, labels: np.ndarray, **options: Any) -> dict[str, Any]:
+    """Metrics of both rules on one part of a set; `options` are arguments of the detector."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        detector = AnomalyDetector(device="cpu").fit(pd.DataFrame(train))
+        detector = AnomalyDetector(device="cpu", **options).fit(pd.DataFrame(train))
         table = detector.predict(pd.DataFrame(test))
     scores = table["score"].to_numpy()
     flags = {"adaptive": table["anomaly"].to_numpy() == 1, "quantile": scores > detector.threshold_}
@@ -126,6 +126,12 @@ def summarise(parts: list[dict[str, Any]]) -> dict[str, Any]:
     return rounded
 
 
+def without_folder(command: list[str]) -> list[str]:
+    """The command with DATA in place of the folder of the data sets, which is one of this machine."""
+    before = ("", *command)
+    return ["DATA" if option == "--data-dir" else word for option, word in zip(before, command, strict=False)]
+
+
 def run(args: argparse.Namespace) -> None:
     console = make_console()
     sets: dict[str, Any] = {}
@@ -149,7 +155,7 @@ def run(args: argparse.Namespace) -> None:
     shown_means = ", ".join(f"{rule} {value:.3f}" for rule, value in means.items())
     console.print(f"mean share of the best F1, without the shifted sets: {shown_means}", soft_wrap=True)
     record = {"benchmark": "alarm_thresholds", "sets": sets, "mean_of_best": means}
-    save(record, args, command_line("benchmarks/alarm_thresholds.py", None), console)
+    save(record, args, without_folder(command_line("benchmarks/alarm_thresholds.py", None)), console)
 
 
 def main() -> None:
