@@ -14,9 +14,10 @@ once, without point adjustment; `share` is the share of flagged rows, and `warne
 
 The rule, and all its numbers, were chosen with the labels of SMD, also shifted in other ways, and of made series. MSL,
 SMAP and SKAB had no part in that: they were the test, in results/anomaly/alarm_thresholds.json. More than half of the
-tested rows of SKAB are anomalies, and in its short tables they raised the threshold. Since then, tables with fewer rows
-than the memory are filled up with scores of fit. That was decided with the labels of SKAB, which is development now. The
-other sets have more rows than the memory, and their results are the same. Change nothing because of MSL and SMAP.
+tested rows of SKAB are anomalies, and in its short tables they raised the threshold. Since then, tables with fewer
+rows than the memory are filled up with scores of fit. That was decided with the labels of SKAB, which is development
+now. The other sets have more rows than the memory, and their results are the same. Change nothing because of MSL and
+SMAP.
 """
 
 import argparse
