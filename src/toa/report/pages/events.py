@@ -106,7 +106,8 @@ def events_page(
 
 def _event_parts(fitted: FittedDetector, scored: ScoredRows, channels: Int64[np.ndarray, " c"]) -> list[Part]:
     """The chart of score and channels, and the table of events."""
-    panel, ranked = scored.panel, scored.ranked
+    panel = scored.panel
+    ranked = scored.ranked
     table = event_columns(panel, ranked, fitted.columns)
     shown = list(dict.fromkeys([*(index for index, _ in ranked), *range(len(panel))]))[: draw.SERIES]
     points = max(_LEAST_POINTS, draw.VALUES // (len(shown) * (len(channels) + 1)))
@@ -115,7 +116,8 @@ def _event_parts(fitted: FittedDetector, scored: ScoredRows, channels: Int64[np.
     }
     series = []
     for index in shown:
-        rows, axis = panel.lengths[index], axes[index]
+        rows = panel.lengths[index]
+        axis = axes[index]
         columns = {"score": scored.columns[index]["score"]}
         columns |= {fitted.columns[channel]: panel.values[index][:, channel] for channel in channels}
         size = -(-2 * rows // points)
@@ -166,7 +168,8 @@ def _spans(scored: ScoredRows, index: int, axis: Sequence[Any], why: Sequence[st
 
 def _method_parts(fitted: FittedDetector, scored: ScoredRows) -> list[Part]:
     """Which methods the score is the mean of, and how well each finds injected and known anomalies."""
-    combination, labels = fitted.score.combination, scored.labels
+    combination = fitted.score.combination
+    labels = scored.labels
     injected = {} if combination is None else combination.precision
     columns = {"average precision on injected anomalies": injected} if injected else {}
     texts = []
