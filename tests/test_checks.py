@@ -146,3 +146,11 @@ def test_a_warning_shows_the_options_of_a_nested_error() -> None:
     warning = checks.ArgumentWarning("no interval: ", error)
     assert str(warning) == "no interval: interval must have windows, got 3; raise share."
     assert warning.phrase.show(find_nothing) == "no interval: interval must have windows, got 3."
+
+
+def test_a_missing_file_is_an_os_error_and_shows_options() -> None:
+    error = checks.MissingFileError("no file; name its folder with ", checks.Argument("data_dir"), ".")
+    assert isinstance(error, FileNotFoundError)
+    assert str(error) == "no file; name its folder with data_dir."
+    assert error.phrase.show(lambda argument: "--data-dir") == "no file; name its folder with --data-dir."
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301

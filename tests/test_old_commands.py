@@ -35,6 +35,7 @@ toa --version
 toa forecast load.csv --horizon 96 --test 0.2 --save load.toa
 toa forecast today.csv --model load.toa --out tomorrow.csv
 toa forecast load.csv --horizon 24 --interval 0.9 --quantile 0.1 --quantile 0.9 --device cpu
+toa forecast load.csv --horizon 24 --zero-shot
 toa detect sensors.csv
 toa classify Motions_TRAIN.ts --test Motions_TEST.ts
 toa explain load.toa

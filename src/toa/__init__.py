@@ -16,6 +16,7 @@ _NAMES = {
     "Classifier": "estimators",
     "Forecaster": "estimators",
     "convert": "integrations",
+    "zero_shot": "estimators",
 }
 
 __all__ = ["__version__", *_PACKAGES, *_NAMES]

@@ -150,6 +150,14 @@ class ArgumentWarning(UserWarning):
         return str(self.phrase)
 
 
+class MissingFileError(FileNotFoundError):
+    """A file that is not there, with a text in which arguments occur."""
+
+    def __init__(self, *parts: Part) -> None:
+        self.phrase = Phrase(*parts)
+        super().__init__(str(self.phrase))
+
+
 def check_choice(name: str, value: object, known: Iterable[str]) -> None:
     """Raise if a value is not one of the known ones; the message lists them."""
     known = tuple(known)

@@ -417,7 +417,7 @@ def test_a_longer_test_case_can_be_classified(tmp_path):
     words = ("--label", "kind", "--test", test, "--out", tmp_path / "p.csv", *SMALL)
     code, text = call("classify", train, *words)
     assert code == 0, text
-    assert "warning: 1 of 1 cases of X are much shorter or longer than those of fit, such as 14 steps (fit: 10)" in text
+    assert "warning: 1 of 1 cases are much shorter or longer than those of fit, such as 14 steps (fit: 10)" in text
     assert "1 cases of test.csv" in text
 
 

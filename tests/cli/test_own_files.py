@@ -208,7 +208,7 @@ def test_texts_of_a_covariate_are_checked_before_training(tmp_path, monkeypatch,
         tmp_path / "a.csv", "--time", "when", "--covariate", "day", "--future", tmp_path / "b.csv", *words
     )
     assert code == 2, text
-    assert "error: column 'day' of " in text
+    assert "error: column 'day' of DATA must" in text
     assert expected in text
 
 
@@ -219,7 +219,7 @@ def test_texts_of_a_covariate_are_checked_before_training(tmp_path, monkeypatch,
         (lambda future: future[:1], "--future must have 3 rows, the horizon of fit, got 1", ("--test", 0.3)),
         (
             lambda future: future.assign(when=future["when"] + pd.DateOffset(months=1)),
-            "--future must continue data",
+            "--future must continue DATA",
             (),
         ),
     ],

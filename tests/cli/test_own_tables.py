@@ -364,7 +364,8 @@ def test_a_horizon_of_all_rows_has_no_interval_and_states_the_remedy(tmp_path):
     daily(5).to_csv(tmp_path / "a.csv", index=False)
     code, text = call("forecast", tmp_path / "a.csv", "--horizon", 5, "--out", tmp_path / "b.csv", *QUICK)
     assert code == 0
-    assert "no interval of 0.8: no series has more rows than the horizon; add rows, or shorten the horizon." in text
+    assert "no interval of 0.8: a series must have more rows than the horizon" in text
+    assert "add rows, or shorten the horizon." in text
 
 
 def test_a_column_that_begins_in_the_tested_rows_is_named_before_training(tmp_path):
@@ -373,7 +374,7 @@ def test_a_column_that_begins_in_the_tested_rows_is_named_before_training(tmp_pa
     code, text = call("forecast", tmp_path / "a.csv", "--horizon", 2, "--test", 0.3, *QUICK)
     assert code == 2
     assert (
-        "column 'late' of data must begin before the tested rows, got its first value in its row 51 and --test 0.3"
+        "column 'late' of DATA must begin before the tested rows, got its first value in its row 51 and --test 0.3"
         in text
     )
     assert text.endswith("; test fewer rows, or choose the other columns with --value. ")

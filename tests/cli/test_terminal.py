@@ -14,7 +14,7 @@ from toa._checks import Argument, ArgumentError, ArgumentWarning, Phrase, part_o
 from toa._console import is_first, make_console, show_epochs
 from toa.cli import app
 from toa.cli.plugins import subcommands
-from toa.cli.terminal import CHOICES, HELP, clear_errors, find_option, in_shell_words, list_choices
+from toa.cli.terminal import CHOICES, HELP, clear_errors, find_option, list_choices
 
 
 @pytest.mark.parametrize(
@@ -33,21 +33,6 @@ def test_a_stopped_command_offers_to_resume_only_if_it_can(capsys, resumes, stop
 
 
 @pytest.mark.parametrize(
-    ("message", "shown"),
-    [
-        ("a time must be given; give id='shop', or id=shop.", "a time must be given; give --id shop, or --id shop."),
-        ("No such file: rows/id=7/none.csv.", "No such file: rows/id=7/none.csv."),
-        ("No such file: id=77/none.csv.", "No such file: id=77/none.csv."),
-        ("give decimal=',' if it is 1327, else decimal='.'.", "give --decimal , if it is 1327, else --decimal ."),
-    ],
-)
-def test_arguments_become_options_but_folders_keep_their_names(message, shown):
-    command = typer.main.get_command(app)
-    params = command.commands["forecast"].params  # type: ignore[attr-defined]
-    assert in_shell_words(message, params) == shown
-
-
-@pytest.mark.parametrize(
     ("command", "argument", "option"),
     [
         ("forecast", Argument("missing", "ffill"), "--missing ffill"),
@@ -61,6 +46,12 @@ def test_arguments_become_options_but_folders_keep_their_names(message, shown):
         ("classify", Argument("X"), "DATA"),
         ("classify", Argument("freq"), None),
         ("run", Argument("num_nodes", 2), "--num-nodes 2"),
+        ("run", Argument("fill", "ffill"), "--set fill=ffill"),
+        ("detect", Argument("model", "toa"), "--method toa"),
+        ("forecast", Argument("model", "toa"), None),
+        ("forecast", Argument("--test"), "--test"),
+        ("explain", Argument("data", "own.csv"), "--data own.csv"),
+        ("watch", Argument("results", "runs"), None),
     ],
 )
 def test_an_argument_is_shown_as_the_option_of_the_command(command, argument, option):

@@ -117,9 +117,9 @@ def test_coverage_and_pinball_loss_leave_out_filled_values() -> None:
     model = quick(missing="ffill", interval=0.5, quantiles=(0.5,), epochs=1).fit(wide(190))
     tested = model.backtest(frame, test_size=40)
     actual = tested.actual
-    known = np.isfinite(actual)
+    is_actual = np.isfinite(actual)
     inside = (actual >= tested.lower) & (actual <= tested.upper)
-    assert tested.metrics["coverage"] == pytest.approx(inside[known].mean())
+    assert tested.metrics["coverage"] == pytest.approx(inside[is_actual].mean())
     assert np.isfinite(tested.metrics["pinball"])
 
 

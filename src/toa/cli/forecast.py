@@ -66,6 +66,7 @@ def forecast(
     executor: str | None = None,
     workers: int | None = None,
     address: str | None = None,
+    zero_shot: Annotated[bool, typer.Option("--zero-shot")] = False,
 ) -> None:
     """Forecast the next rows of a table, with intervals and a figure.
 
@@ -77,6 +78,8 @@ def forecast(
     toa forecast load.csv --horizon 96 --test 0.2 --save load.toa
 
     toa forecast today.csv --model load.toa --out tomorrow.csv
+
+    toa forecast load.csv --horizon 96 --zero-shot
 
     toa forecast shops.csv --horizon 14 --id shop --time day --value sales --covariate promo --future plans.csv
 
@@ -125,7 +128,13 @@ def forecast(
         "executor": executor,
         "workers": workers,
         "address": address,
+        "zero_shot": zero_shot,
     }
+    if zero_shot:
+        from toa.cli.zero_shot import forecast_zero_shot
+
+        forecast_zero_shot(options)
+        return
     if model is None:
         options["interval"] = _INTERVAL if interval is None else interval or None
     if data.is_dir():
@@ -316,27 +325,49 @@ def _weights(forecaster: "Forecaster") -> str:
 def _draw(
     forecaster: "Forecaster", frame: "pd.DataFrame", forecasts: "pd.DataFrame", naive: "pd.DataFrame", title: str
 ) -> tuple[Any, str]:
+    return draw_table(
+        frame,
+        forecasts,
+        forecaster.columns_,
+        id=forecaster.id_,
+        time=forecaster.time_,
+        interval=forecaster.interval,
+        baselines={"seasonal naive": naive},
+        title=title,
+        dates={"day_first": forecaster.day_first_, "time_zone": forecaster.time_zone, "freq": forecaster.freq_},
+    )
+
+
+def draw_table(
+    frame: "pd.DataFrame",
+    forecasts: "pd.DataFrame",
+    columns: "Sequence[str]",
+    *,
+    id: str | None,
+    time: str | None,
+    interval: float | None,
+    baselines: "Mapping[str, pd.DataFrame]",
+    title: str,
+    dates: "Mapping[str, Any]",
+) -> tuple[Any, str]:
+    """The figure of a forecast, and what it leaves out.
+
+    Args:
+        frame: The table that was read; its times may be text, and `dates` has how they were read: day_first, time_zone
+            and freq.
+    """
     import narwhals as nw
 
     from toa.data.columns import read_times
     from toa.report.figures import PANELS, draw_forecast
 
-    id, time = forecaster.id_, forecaster.time_
     if time in frame.columns:
         # dates in place of their text
         column = nw.from_native(frame[time], series_only=True)
         ids = None if id is None else frame[id]
-        how: Any = {"day_first": forecaster.day_first_, "time_zone": forecaster.time_zone, "freq": forecaster.freq_}
-        frame = frame.assign(**{str(time): read_times(column, ids, "data", **how)[0]})
+        frame = frame.assign(**{str(time): read_times(column, ids, "data", **dates)[0]})
     figure, panels = draw_forecast(
-        frame,
-        forecasts,
-        forecaster.columns_,
-        title=title,
-        baselines={"seasonal naive": naive},
-        interval=forecaster.interval,
-        id=id,
-        time=time,
+        frame, forecasts, columns, title=title, baselines=baselines, interval=interval, id=id, time=time
     )
     return figure, f" ({PANELS} of {panels} series and columns)" if panels > PANELS else ""
 

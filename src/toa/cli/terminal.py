@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from toa._checks import Argument, ArgumentError, ArgumentWarning
+from toa._checks import Argument, ArgumentError, ArgumentWarning, MissingFileError
 from toa._console import is_first, make_console, show_controls
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ T = TypeVar("T", bound="Estimator")
 # help of the options, by command; "options" has those of several commands
 HELP: dict[str, dict[str, str]] = {"options": {}}
 # arguments of Python whose option has another name
-OPTION_NAMES = {"X": "data", "test_size": "test"}
+OPTION_NAMES = {"X": "data", "model": "method", "test_size": "test"}
 # arguments that `toa run` sets with --set
 SETTINGS = ("allow_constant", "fill", "split")
 # names that a help text may use in braces, each with the registry or the function that lists the choices
@@ -94,9 +94,6 @@ def shown_as(argument: str, name: str) -> Iterator[None]:
         yield
     except ArgumentError as error:
         raise error.rename(argument, name) from None
-    except ValueError as error:
-        # errors that have no parts yet
-        raise ValueError(re.sub(rf"(?:^|(?<= of )){argument}(?= must)", name, str(error))) from None
 
 
 def with_options(message: Exception | str, params: Sequence[Any]) -> str:
@@ -104,9 +101,9 @@ def with_options(message: Exception | str, params: Sequence[Any]) -> str:
     option_of = partial(find_option, params)
     if isinstance(message, ArgumentError):
         return message.show(option_of)
-    if isinstance(message, ArgumentWarning):
+    if isinstance(message, ArgumentWarning | MissingFileError):
         return message.phrase.show(option_of)
-    return in_shell_words(str(message), params)
+    return str(message)
 
 
 def find_option(params: Sequence[Any], argument: Argument) -> str | None:
@@ -122,7 +119,7 @@ def find_option(params: Sequence[Any], argument: Argument) -> str | None:
         return None
     param = by_name[name]
     if not param.opts[0].startswith("-"):
-        return str(param.name).upper()
+        return str(param.name).upper() if argument.value is None else None
     if argument.value is False:
         return param.secondary_opts[0] if param.secondary_opts else None
     flag = str(param.opts[0])
@@ -152,25 +149,6 @@ class _Output:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, self._stream.fileno())
             os.close(nothing)
-
-
-def in_shell_words(message: str, params: Sequence[Any]) -> str:
-    """Replace arguments of Python in a message by the options of a command: missing='ffill' by --missing ffill."""
-    # remedies that the commands do not have
-    message = re.sub(r"raise validation_share, or |, or fit with length=\d+", "", message)
-    message = re.sub(r"(missing=)?'(ffill|interpolate|zero)'", r"--missing \2", message)
-    message = message.replace("day_first=True", "--day-first").replace("day_first=False", "--month-first")
-    message = re.sub(r"decimal='\.'\.?", "--decimal .", message.replace("decimal=','", "--decimal ,"))
-    # names of a classifier's arguments
-    message = re.sub(r"^y(?= must)", "the labels", re.sub(r"(?:^|(?<= of ))X(?= must)", "DATA", message))
-    before = r"(?:^|(?<= with )|(?<= give )|(?<= another )|(?<= shorten )|(?<= or )|(?<= \+ )|(?<= least ))"
-    for param in params:
-        option = param.opts[0] if param.opts[0].startswith("-") else param.name.upper()
-        # not in paths, whose folders may be named id=7
-        message = re.sub(rf"(?<![\w/-]){param.name}=('?)([^\s'=,;/]+)\1(?=[\s',;)]|$)", rf"{option} \2", message)
-        message = re.sub(rf"{before}{param.name}(\[\d+\])?(?= must | or | \+ | = |[,.;])", option, message)
-    # the option of other commands
-    return message.replace(", or give freq.", ".")
 
 
 def list_choices(name: str) -> list[str]:

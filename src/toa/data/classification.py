@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float32, Int
 from torch import Tensor
 
-from toa._checks import ArgumentError, check_at_least, check_choice, check_fraction
+from toa._checks import Argument, ArgumentError, MissingFileError, check_at_least, check_choice, check_fraction
 from toa.data.catalogue import CLASSIFICATION_SETS, UEA_ARCHIVE, ClassificationSpec
 from toa.data.files import DatasetNotFoundError, checksum, data_folders, find_file, joint_checksum
 from toa.data.panel import Panel, Values
@@ -274,7 +274,8 @@ def _resolve(
     pair = own_pair(path)
     for file in pair:
         if not file.is_file():
-            raise FileNotFoundError(f"dataset must be two files NAME_TRAIN.ts and NAME_TEST.ts, no such file: {file}.")
+            rule = f" must be two files NAME_TRAIN.ts and NAME_TEST.ts, no such file: {file}."
+            raise MissingFileError(Argument("dataset"), rule)
     return None, pair
 
 
@@ -300,7 +301,9 @@ def locate_classification(
         return fetch_classification(spec, data_dir)
     raise DatasetNotFoundError(
         f"dataset {spec.name!r} must lie in a data folder as {' and '.join(spec.files())}, found none in "
-        f"{', '.join(map(str, folders))}; get it from {UEA_ARCHIVE}, or name its folder with data_dir or $TOA_DATA."
+        f"{', '.join(map(str, folders))}; get it from {UEA_ARCHIVE}, or name its folder with ",
+        Argument("data_dir"),
+        " or $TOA_DATA.",
     )
 
 
@@ -316,7 +319,7 @@ def fetch_classification(spec: ClassificationSpec, data_dir: str | Path | None =
         except (OSError, ValueError, HTTPException) as error:
             raise ConnectionError(
                 f"dataset {spec.name!r} could not be fetched from {UEA_ARCHIVE}: {error}; try again, or save its files "
-                f"as {' and '.join(spec.files())} in a folder that data_dir or $TOA_DATA names."
+                f"as {' and '.join(spec.files())} in a folder that $TOA_DATA names."
             ) from error
         downloaded = [Path(scratch) / file for file in spec.files()]
         # the archive sends a web page if it has no such file

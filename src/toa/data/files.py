@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pooch
 
-from toa._checks import ArgumentError, check_at_least
+from toa._checks import Argument, ArgumentError, MissingFileError, Phrase, check_at_least
 from toa._limits import DOWNLOAD_BYTES, DOWNLOAD_SECONDS
 from toa.data.catalogue import DatasetSpec, FileSpec
 from toa.data.tables import open_unpacked, read_dataset
@@ -23,7 +23,7 @@ _CHUNK = 1 << 16
 _TIMEOUT = 30.0
 
 
-class DatasetNotFoundError(FileNotFoundError):
+class DatasetNotFoundError(MissingFileError):
     """No data folder has the file; the message lists the folders and how to get it."""
 
 
@@ -52,16 +52,20 @@ def locate(spec: FileSpec, data_dir: str | Path | None = None) -> Path:
             return path
     raise DatasetNotFoundError(
         f"dataset {spec.name!r} must lie in a data folder, found none at "
-        f"{', '.join(str(folder / spec.path) for folder in folders)} (nor with .gz); {how_to_get(spec)}."
+        f"{', '.join(str(folder / spec.path) for folder in folders)} (nor with .gz); ",
+        how_to_get(spec),
+        ".",
     )
 
 
-def how_to_get(spec: FileSpec) -> str:
+def how_to_get(spec: FileSpec) -> Phrase:
     """How a user can get the file."""
     if spec.url is not None:
-        return f"run `toa data fetch {spec.name}`, or name its folder with data_dir or $TOA_DATA"
+        command = f"run `toa data fetch {spec.name}`, or name its folder with "
+        return Phrase(command, Argument("data_dir"), " or $TOA_DATA")
     note = f" ({spec.note})" if spec.note else ""
-    return f"get it from {spec.source}{note} and save it as {spec.path} in a folder that data_dir or $TOA_DATA names"
+    copy = f"get it from {spec.source}{note} and save it as {spec.path} in a folder that "
+    return Phrase(copy, Argument("data_dir"), " or $TOA_DATA names")
 
 
 def checksum(path: str | Path) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from toa._checks import ArgumentError, check_choice, check_positive
+from toa._checks import Argument, ArgumentError, MissingFileError, check_choice, check_positive
 from toa.data.catalogue import DATASETS, DatasetSpec
 from toa.data.files import checksum, locate
 from toa.data.files import verify as verify_file
@@ -81,7 +81,9 @@ def load_forecast(
         spec = DATASETS[dataset]
         path = locate(spec, data_dir)
     elif not path.is_file():
-        raise FileNotFoundError(f"dataset must be a file or a name of the catalogue, no such file: {path}.")
+        raise MissingFileError(
+            Argument("dataset"), f" must be a file or a name of the catalogue, no such file: {path}."
+        )
     if spec is None:
         name = path.name
         default_split = "ratio"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
+from toa._checks import ArgumentError
 from toa.data.frames import id_column
 from toa.data.panel import Panel
 from toa.estimators.scoring import Rows
@@ -120,10 +121,10 @@ def event_columns(panel: Panel, ranked: Sequence[tuple[int, Event]], columns: Se
 def flags_f1(labels: np.ndarray, flags: Bool[np.ndarray, " t"]) -> float:
     """F1 of flagged rows; raises ValueError for labels with which it is undefined."""
     if labels.shape != flags.shape:
-        raise ValueError(f"y must have a label for each of the {len(flags)} rows, got shape {labels.shape}.")
+        raise ArgumentError("y", f"have a label for each of the {len(flags)} rows", f"shape {labels.shape}")
     wrong = np.flatnonzero(~np.isin(labels, (0, 1)))
     if len(wrong):
-        raise ValueError(f"y must be 0 or 1, 1 for an anomaly, got {labels[wrong[0]]!r} at data row {wrong[0] + 1}.")
+        raise ArgumentError("y", "be 0 or 1, 1 for an anomaly", f"{labels[wrong[0]]!r} at data row {wrong[0] + 1}")
     reason = undefined(labels.astype(bool))
     if reason is not None:
         raise ValueError(f"y must have anomalies and normal rows for a score, but {reason}.")

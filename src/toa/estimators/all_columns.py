@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from toa._checks import check_shape
+from toa._checks import ArgumentError, check_shape
 from toa.data.panel import Id, Panel
 from toa.estimators.component_ridge import (
     FEWEST_COLUMNS,
@@ -155,8 +155,8 @@ class AllColumns(Family):
         arrays = {name: tensors[name].cpu().numpy() for name in (*_ARRAYS, "means", "deviations")}
         back = arrays["back"]
         if back.dtype != np.int64 or not own or back.min() < 0 or back.max() > _MOST_BACK:
-            raise ValueError(
-                f"{ALL_COLUMNS}: back must have distances from 0 to {_MOST_BACK}, got {back.dtype} {back[:4]}"
+            raise ArgumentError(
+                f"{ALL_COLUMNS}: back", f"have distances from 0 to {_MOST_BACK}", f"{back.dtype} {back[:4]}"
             )
         strengths = {str(name): float(value) for name, value in facts["strengths"].items()}
         ridge = ComponentRidge(**{name: arrays[name] for name in _ARRAYS}, strengths=strengths)

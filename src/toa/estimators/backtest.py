@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from toa._checks import Argument, ArgumentError, Phrase, part_of
 from toa.data.frames import forecast_columns, id_column, to_native
 from toa.data.panel import Panel
 from toa.estimators.baselines import BASELINES
@@ -159,8 +160,8 @@ def measure(
     actual = torch.from_numpy(np.stack([values[index][first : first + fitted.horizon] for index, first in places]))
     with_values = np.flatnonzero(actual.isfinite().any(2).any(1).numpy())
     if not len(with_values):
-        raise ValueError(
-            f"data must have values in the tested rows, got none in {len(places)} windows; test more rows."
+        raise ArgumentError(
+            "data", "have values in the tested rows", f"none in {len(places)} windows", "test more rows"
         )
     # standardises errors (N, 1, C)
     std = fitted.inputs.deviation[fitted.inputs.owners(panel)[owners]].unsqueeze(1)
@@ -251,10 +252,12 @@ def first_tested(panel: Panel, index: int, test_size: float | int | None, lookba
     elif not hasattr(test_size, "__float__") or not 0.0 < test_size < (rows if is_count else 1.0):
         # users give dates too
         size: object = test_size
-        remedy = "; to test from a date on, count its rows" if isinstance(size, str) else ""
-        raise ValueError(
-            f"test_size must be a share in (0, 1) or a number of rows below the {rows} of {panel.label(index)}, got "
-            f"{test_size!r}{remedy}."
+        remedies = ["to test from a date on, count its rows"] if isinstance(size, str) else []
+        raise ArgumentError(
+            "test_size",
+            Phrase(f"be a share in (0, 1) or a number of rows below the {rows} of ", panel.label(index)),
+            repr(test_size),
+            *remedies,
         )
     else:
         first = rows - int(test_size if is_count else rows * test_size)
@@ -262,10 +265,11 @@ def first_tested(panel: Panel, index: int, test_size: float | int | None, lookba
     lookback += 0 if panel.begins is None else int(panel.begins[index].max())
     first = max(lookback, first)
     if first + horizon > rows:
-        raise ValueError(
-            f"{panel.label(index)} must have at least {lookback} rows before the tested part and at least {horizon} "
-            f"rows, the horizon, in it, got {rows} rows, {max(0, rows - first)} of them tested; test more rows, or "
-            "shorten the horizon."
+        raise ArgumentError(
+            panel.label(index),
+            f"have at least {lookback} rows before the tested part and at least {horizon} rows, the horizon, in it",
+            f"{rows} rows, {max(0, rows - first)} of them tested",
+            "test more rows, or shorten the horizon",
         )
     return first
 
@@ -276,15 +280,18 @@ def without_last(panel: Panel, frame: pd.DataFrame, test_size: float, horizon: i
     The panel is the frame as `fit` reads it. Texts that only the tested rows have raise ValueError.
     """
     if not 0.0 < test_size < 1.0:
-        raise ValueError(f"the share of rows to test on must lie in (0, 1), got {test_size}.")
+        raise ArgumentError("test_size", "lie in (0, 1)", test_size)
     kept = [rows[: len(rows) - int(len(rows) * test_size)] for rows in panel.rows]
     for index, begins in enumerate(panel.begins or ()):
         if begins.max() >= len(kept[index]):
             name = panel.columns[int(begins.argmax())]
             row = int(begins.max()) + 1
-            raise ValueError(
-                f"column {name!r} of {panel.label(index)} must begin before the tested rows, got its first value in "
-                f"its row {row} and test={test_size}; test fewer rows, or choose the other columns with values."
+            raise ArgumentError(
+                part_of(panel.label(index), f"column {name!r}"),
+                "begin before the tested rows",
+                Phrase(f"its first value in its row {row} and ", Argument("test_size", test_size)),
+                "test fewer rows",
+                Phrase("choose the other columns with ", Argument("values")),
             )
     for index in range(len(panel)):
         # `backtest` would raise after training; with the network alone it needs more rows before
@@ -295,8 +302,11 @@ def without_last(panel: Panel, frame: pd.DataFrame, test_size: float, horizon: i
         late = sorted(set(texts) - set(map(str, early[name])))
         if late:
             row = int((frame[name].astype(str) == late[0]).to_numpy().argmax()) + 1
-            raise ValueError(
-                f"column {name!r} of data must have each of its texts before the tested rows, got {late[0]!r} only in "
-                f"the rows of test={test_size}, first at data row {row}; test fewer rows, or use an earlier text."
+            share = Argument("test_size", test_size)
+            raise ArgumentError(
+                part_of("data", f"column {name!r}"),
+                "have each of its texts before the tested rows",
+                Phrase(f"{late[0]!r} only in the rows of ", share, f", first at data row {row}"),
+                "test fewer rows, or use an earlier text",
             )
     return early

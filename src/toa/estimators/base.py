@@ -23,7 +23,16 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
-from toa._checks import check_choice, check_count, check_fraction, check_positive, check_seed
+from toa._checks import (
+    Argument,
+    ArgumentError,
+    Phrase,
+    check_choice,
+    check_count,
+    check_fraction,
+    check_positive,
+    check_seed,
+)
 from toa._limits import shorten
 from toa.data.panel import Missing
 from toa.estimators.architecture import NETWORK
@@ -149,15 +158,17 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
                 device = "cpu" if device.startswith("cuda") and not torch.cuda.is_available() else device
             parameters["device"] = device
             if not isinstance(parameters["values"], tuple | None):
-                raise ValueError(f"values must be a list of columns, got {parameters['values']}")
+                raise ArgumentError("values", "be a list of columns", parameters["values"])
             estimator = cls(**parameters)
             estimator._restore_all(saved.tensors, facts["fitted"], where)
         except UNREADABLE as error:
             if isinstance(error, ValueError) and str(where) in str(error):
                 raise
-            raise ValueError(
-                f"{where} must hold a complete {cls._kind}, got one that does not fit this version of toa "
-                f"({shorten(error)}); use the version that wrote it, or fit and save again."
+            raise ArgumentError(
+                where,
+                f"hold a complete {cls._kind}",
+                f"one that does not fit this version of toa ({shorten(error)})",
+                "use the version that wrote it, or fit and save again",
             ) from None
         return estimator
 
@@ -181,7 +192,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             check_positive("time_limit", self.time_limit)
         check_seed(self.seed)
         if isinstance(self.values, str):
-            raise ValueError(f"values must be a list of columns, got {self.values!r}; write [{self.values!r}].")
+            raise ArgumentError("values", "be a list of columns", repr(self.values), f"write [{self.values!r}]")
         check_fraction("validation_share", self.validation_share)
         for name in ("epochs", "batch_size", "patience", *self._counts):
             if getattr(self, name) is not None:
@@ -223,9 +234,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _check_has_network(self) -> None:
         if not self.has_network:
-            raise ValueError(
-                f"the {self._kind} must have a network, got one without; fit it with model='toa', with "
-                "effort='thorough', or without time_limit."
+            raise ArgumentError(
+                f"the {self._kind}",
+                "have a network",
+                "one without",
+                Phrase("fit it with ", Argument("model", "toa")),
+                Phrase("with ", Argument("effort", "thorough")),
+                Phrase("without ", Argument("time_limit")),
             )
 
     def _check_fitted(self, done: str) -> None:

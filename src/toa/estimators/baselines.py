@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from toa._checks import ArgumentError
 from toa._registry import Registry
 
 History = Float64[np.ndarray, "n t"]
@@ -349,9 +350,11 @@ def choose_season(season: int | None, usual: int | None, series: Sequence[Float6
     """The season of the user, or if None the usual one of the frequency if a series is as long, or one by the data."""
     longest = max(map(len, series))
     if season is not None and season > longest // 2:
-        raise ValueError(
-            f"season must be at most half of the rows of the longest series, {longest // 2}, got {season}; give a "
-            "shorter season or more rows."
+        raise ArgumentError(
+            "season",
+            f"be at most half of the rows of the longest series, {longest // 2}",
+            season,
+            "give a shorter season or more rows",
         )
     if season:
         return season

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from toa._checks import check_shape
+from toa._checks import ArgumentError, check_shape
 from toa.estimators.baselines import Forecast, History, last_rows, row_blocks, sample_windows, window_scale
 from toa.estimators.trees import Trees, read_boosted_trees
 
@@ -130,9 +130,9 @@ class BoostedTrees:
             if name != "roots":
                 check_shape(f"trees.{name}", tensors[name], "(V,)", (nodes,))
             if name in limits and not ((arrays[array] >= 0) & (arrays[array] < limits[name])).all():
-                raise ValueError(f"trees.{name} must lie in [0, {limits[name]}), got others; the file is damaged.")
+                raise ArgumentError(f"trees.{name}", f"lie in [0, {limits[name]})", "others", "the file is damaged")
         if lags > MOST_LAGS:
-            raise ValueError(f"trees.lags must be at most {MOST_LAGS}, got {lags}; the file is damaged.")
+            raise ArgumentError("trees.lags", f"be at most {MOST_LAGS}", lags, "the file is damaged")
         return cls(season=season, lags=lags, start=float(facts["start"]), trees=Trees(**arrays, depth=_DEPTH))
 
     def _sum(self, inputs: Float64[np.ndarray, "n l"]) -> Float64[np.ndarray, " n"]:

@@ -16,7 +16,7 @@ import pandas as pd
 from sklearn.base import ClassifierMixin
 from torch import Tensor, nn
 
-from toa._checks import check_at_least
+from toa._checks import ArgumentError, check_at_least
 from toa.data.columns import warn_of_misread, warn_of_single_cases
 from toa.data.frames import check_frequency, check_results, read_cases, to_native
 from toa.data.frequency import Frequency
@@ -377,11 +377,13 @@ def _read_classes(panel: Panel, y: Any, cases: Any) -> tuple[np.ndarray, Codes]:
     labels = _labels(panel, y, cases)
     classes, codes = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
-        raise ValueError(f"y must have at least two classes, got 1 class, {classes.tolist()[0]!r}; add more.")
+        raise ArgumentError("y", "have at least two classes", f"1 class, {classes.tolist()[0]!r}", "add more")
     if len(classes) == len(labels) > 2:
-        raise ValueError(
-            f"y must have a class with at least two cases, got {len(labels)} cases of as many classes; is it "
-            "continuous, a number to predict?"
+        raise ArgumentError(
+            "y",
+            "have a class with at least two cases",
+            f"{len(labels)} cases of as many classes",
+            "is it continuous, a number to predict?",
         )
     warn_of_single_cases(classes.tolist(), np.bincount(codes).tolist())
     return classes, codes
@@ -391,9 +393,10 @@ def _labels(panel: Panel, y: Any, cases: Any) -> np.ndarray:
     """Labels of all cases, from y or the frame `cases`."""
     labels = panel.labels if y is None else panel.with_labels(labels_by_row(y, cases)).labels
     if labels is None:
-        raise ValueError(
-            "y must be given, or label must name the column of the frame with the classes, got y=None: the classifier "
-            "requires y to be passed, but the target y is None."
+        raise ArgumentError(
+            "y",
+            "be given, or label must name the column of the frame with the classes",
+            "y=None: the classifier requires y to be passed, but the target y is None",
         )
     return labels
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toa._checks import check_count, check_finite, check_shape
+from toa._checks import ArgumentError, check_count, check_finite, check_shape
 from toa._limits import check_unpacked
 from toa.data.frames import read_cases
 from toa.data.splits import StandardScaler
@@ -35,7 +35,7 @@ def classifier_state(fitted: FittedClassifier) -> tuple[dict[str, Tensor], dict[
     labels = schema.classes.tolist()
     for label in labels:
         if not isinstance(label, str | int | float | bool):
-            raise ValueError(f"labels must be text, numbers or booleans to be saved, got {label!r}; rename them.")
+            raise ArgumentError("labels", "be text, numbers or booleans to be saved", repr(label), "rename them")
     tensors = {f"scaler.{name}": value for name, value in fitted.scaler.state().items()}
     facts: dict[str, Any] = {
         "columns": list(schema.columns),
@@ -72,7 +72,7 @@ def restore_classifier(
     # older files have stretched cases
     padded = facts.get("padded", False)
     if not isinstance(padded, bool):
-        raise ValueError(f"padded must be true or false, got {padded!r}; fit and save again.")
+        raise ArgumentError("padded", "be true or false", repr(padded), "fit and save again")
     stack: Stack | None = None
     ridge: dict[str, FittedRidge] = {}
     if "stack" in facts:
@@ -93,7 +93,7 @@ def restore_classifier(
         truncated=tuple(map(str, facts.get("truncated", ()))),
     )
     if NETWORK in fitted.weights and fitted.network is None:
-        raise ValueError("a network with a weight must be in the file, got none")
+        raise ArgumentError("a network with a weight", "be in the file", "none")
     _try(fitted)
     return fitted
 
@@ -108,7 +108,7 @@ def _restore_schema(facts: Mapping[str, Any]) -> CaseSchema:
     check_count("lengths", least, 1)
     check_count("lengths", most, least)
     if type(freq) not in (str, int, type(None)):
-        raise ValueError(f"freq must be text, a number or null, got {freq!r}; fit and save again.")
+        raise ArgumentError("freq", "be text, a number or null", repr(freq), "fit and save again")
     check_count("cases", count, 0)
     return CaseSchema(
         columns=tuple(facts["columns"]),
@@ -127,7 +127,7 @@ def _check_accuracy(cases: int, share: float | None) -> None:
     right = 0.0 if share is None else share * cases
     if cases > _MOST_CASES or not (0.0 <= right <= cases and abs(right - round(right)) <= _ROUNDING):
         rule = f"at most {_MOST_CASES}, of which the accuracy {share} is a whole number"
-        raise ValueError(f"cases must be {rule}, got {cases}; fit and save again.")
+        raise ArgumentError("cases", f"be {rule}", cases, "fit and save again")
 
 
 def _restore_network(

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64
 
+from toa._checks import Argument, ArgumentError, Phrase
 from toa._limits import shorten
 from toa.data.frames import read_panel
 from toa.data.frequency import calendar_of, mark_names, time_marks
@@ -46,7 +47,7 @@ class Covariates:
         names = self.columns
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"a covariate must have one kind, got {twice!r} twice; name it once.")
+            raise ArgumentError("a covariate", "have one kind", f"{twice!r} twice", "name it once")
         numbers = [name for name in names if name not in panel.categories]
         scaler = None
         if numbers:
@@ -56,7 +57,7 @@ class Covariates:
             dated = isinstance(panel.freq, str)
             if not dated or calendar_of(panel.freq) == "W":
                 where = "steps longer than a day" if dated else "data without dates"
-                raise ValueError(f"holidays must be left out for {where}, got {self.holidays!r}.")
+                raise ArgumentError("holidays", f"be left out for {where}", repr(self.holidays))
         marks = calendar_of(panel.freq) if calendar else None
         return replace(self, calendar=marks, scaler=scaler, categories=dict(panel.categories))
 
@@ -138,12 +139,14 @@ class Covariates:
     def _check(self, panel: Panel) -> None:
         dated = panel.times and isinstance(panel.times[0], pd.DatetimeIndex)
         if (self.calendar is not None or self.holidays is not None) and not dated:
-            raise ValueError("data must have dates for calendar features, got none; pass a frame.")
+            raise ArgumentError("data", "have dates for calendar features", "none", "pass a frame")
         for index, rows in enumerate(panel.take(self.static)):
             for place in np.flatnonzero(np.ptp(rows, axis=0)):
-                raise ValueError(
-                    f"{panel.label(index)} must have one value in the static column {self.static[place]!r}, got "
-                    "several; name it as a covariate instead."
+                raise ArgumentError(
+                    panel.label(index),
+                    f"have one value in the static column {self.static[place]!r}",
+                    "several",
+                    "name it as a covariate instead",
                 )
 
     def future(self, panel: Panel, table: Any, steps: int, options: Mapping[str, Any]) -> list[np.ndarray] | None:
@@ -152,9 +155,12 @@ class Covariates:
         `table` has the future covariates; `options` are arguments of `read_panel`, with which it is read.
         """
         if not self.covariates and table is not None:
-            raise ValueError(
-                "future must be None for a forecaster without covariates, got a table; leave it out, or fit with "
-                "covariates."
+            raise ArgumentError(
+                "future",
+                "be None for a forecaster without covariates",
+                "a table",
+                "leave it out",
+                Phrase("fit with ", Argument("covariates")),
             )
         if not self.count:
             return None
@@ -174,29 +180,33 @@ class Covariates:
         """Covariates (P, K) of the steps after each series, by their ids and times."""
         names = ", ".join(map(repr, self.covariates))
         if table is None:
-            raise ValueError(f"future must have the covariates {names} of the next {steps} steps, got None.")
+            raise ArgumentError("future", f"have the covariates {names} of the next {steps} steps", "None")
         # the frequency cannot be inferred from a single step
         kinds = {name: texts for name, texts in self.categories.items() if name in self.covariates}
         later = read_panel(table, values=self.covariates, **options, freq=panel.freq, categories=kinds, name="future")
         if len(later.columns) != len(self.covariates):
-            raise ValueError(f"future must have the columns {names}, got {len(later.columns)} columns.")
+            raise ArgumentError("future", f"have the columns {names}", f"{len(later.columns)} columns")
         parts = []
         for id, expected in zip(panel.ids, ahead, strict=True):
             if id not in later.ids:
-                raise ValueError(f"future must have rows of every id of data, got none of {id!r}.")
+                raise ArgumentError("future", Phrase("have rows of every id of ", Argument("data")), f"none of {id!r}")
             place = later.ids.index(id)
             rows = later.values[place]
             if len(rows) < steps:
-                raise ValueError(
-                    f"{later.label(place, 'future')} must have {steps} rows, the horizon of fit, got {len(rows)}; add "
-                    "the rows, also for a shorter forecast, or fit with a shorter horizon."
+                raise ArgumentError(
+                    later.label(place, "future"),
+                    f"have {steps} rows, the horizon of fit",
+                    len(rows),
+                    "add the rows, also for a shorter forecast",
+                    Phrase("fit with a shorter ", Argument("horizon")),
                 )
             if later.times is not None and expected is not None:
                 wrong = np.flatnonzero(later.times[place][:steps] != expected)
                 if len(wrong):
-                    raise ValueError(
-                        f"{later.label(place, 'future')} must continue data, with {expected[wrong[0]]}, got "
-                        f"{later.times[place][wrong[0]]} at its row {wrong[0] + 1}."
+                    raise ArgumentError(
+                        later.label(place, "future"),
+                        Phrase("continue ", Argument("data"), f", with {expected[wrong[0]]}"),
+                        f"{later.times[place][wrong[0]]} at its row {wrong[0] + 1}",
                     )
             parts.append(rows[:steps])
         return parts
@@ -224,7 +234,7 @@ class Covariates:
         values["scaler"] = None if state["scaler"] is None else StandardScaler.from_state(state["scaler"])
         covariates = cls(**values)
         if not all(isinstance(name, str) for name in covariates.names):
-            raise ValueError(f"covariates must be names of columns, got {shorten(covariates.columns)}")
+            raise ArgumentError("covariates", "be names of columns", shorten(covariates.columns))
         return covariates
 
 
@@ -239,8 +249,9 @@ def _holiday_marks(times: pd.DatetimeIndex, country: str) -> Float64[np.ndarray,
     try:
         days_off = holidays.country_holidays(code, subdiv=region or None, years=range(days[0].year, days[-1].year + 1))
     except (NotImplementedError, KeyError) as error:
-        raise ValueError(
-            f"holidays must be the code of a country, with or without a region, such as 'DE' or 'US-CA', got "
-            f"{country!r} ({error})."
+        raise ArgumentError(
+            "holidays",
+            "be the code of a country, with or without a region, such as 'DE' or 'US-CA'",
+            f"{country!r} ({error})",
         ) from None
     return days.isin(pd.DatetimeIndex(list(days_off))).astype(np.float64)[:, None]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
+from toa._checks import Argument, ArgumentError, Phrase
 from toa.data.panel import Id, Panel, Values
 from toa.data.splits import StandardScaler, check_standardised
 from toa.estimators.scoring import Series
@@ -54,7 +55,8 @@ class DetectorInputs:
     def scale_panel(self, panel: Panel) -> list[Series]:
         """Standardised rows of each series; raises ValueError for a series without a window."""
         what = f"one window of {self.window} rows"
-        panel.check_rows(self.window, what, "pass more of its rows, or fit with a smaller window")
+        remedy = Phrase("fit with a smaller ", Argument("window"))
+        panel.check_rows(self.window, what, "pass more of its rows", remedy)
         return [self.scale(name, values) for name, values in zip(panel.ids, panel.values, strict=True)]
 
 
@@ -63,9 +65,12 @@ def window_of_fit(panel: Panel, window: int | None) -> int:
     longest = max(panel.lengths)
     chosen = choose_window(window, longest)
     if longest < 2 * chosen:
-        raise ValueError(
-            f"{panel.label(panel.lengths.index(longest))} must have two windows of {chosen} rows, one to "
-            f"train on and one to hold out, got {longest} rows; add rows, or choose a smaller window."
+        raise ArgumentError(
+            panel.label(panel.lengths.index(longest)),
+            f"have two windows of {chosen} rows, one to train on and one to hold out",
+            f"{longest} rows",
+            "add rows",
+            Phrase("choose a smaller ", Argument("window")),
         )
     return chosen
 

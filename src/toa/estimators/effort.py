@@ -10,6 +10,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
+from toa._checks import Argument, ArgumentWarning
 from toa._registry import Registry
 
 
@@ -114,5 +115,5 @@ class Ceiling:
         """Name what was left out, if anything was."""
         if self.left_out:
             methods = ", ".join(self.left_out)
-            text = f"time_limit={self.seconds:g} s left out: {methods}; raise it, or leave it out for all methods."
-            warnings.warn(text, UserWarning, stacklevel=stacklevel)
+            text = f" of {self.seconds:g} s left out: {methods}; raise it, or leave it out for all methods."
+            warnings.warn(ArgumentWarning(Argument("time_limit"), text), stacklevel=stacklevel)

@@ -5,6 +5,7 @@ from toa.estimators.all_columns import AllColumns
 from toa.estimators.lag_methods import Baselines, LinearModels, Trees
 from toa.estimators.methods import Family, Method
 from toa.estimators.network_method import Networks
+from toa.estimators.pretrained_method import Pretrained
 from toa.estimators.regressions import Regressions
 from toa.estimators.settings import ForecastSettings
 
@@ -14,6 +15,7 @@ FAMILIES.register("linear")(LinearModels())
 FAMILIES.register("trees")(Trees())
 FAMILIES.register("columns")(AllColumns())
 FAMILIES.register("covariates")(Regressions())
+FAMILIES.register("pretrained")(Pretrained())
 FAMILIES.register("network")(Networks())
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import toa
+from toa._checks import ArgumentError
 from toa._files import CHECKSUM, parse_json, seal, unseal, write_atomically
 from toa.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
@@ -39,7 +40,7 @@ def save_file(
         text = json.dumps(seal(header, tensors), indent=2, sort_keys=True) + "\n"
         write_atomically(path / CONFIG, text.encode())
     elif path.is_dir():
-        raise ValueError(f"path must be a file, got the folder {path}; use save_pretrained for a folder.")
+        raise ArgumentError("path", "be a file", f"the folder {path}", "use save_pretrained for a folder")
     else:
         save_checkpoint(path, tensors, header)
 
@@ -55,14 +56,16 @@ def load_file(path: Path, wanted: str | None = None, *, folder: bool = False) ->
     try:
         checkpoint = load_checkpoint(weights, verify=False)
     except ValueError as error:
-        raise ValueError(
-            f"{weights} must be a {kind} saved by toa, got another or a truncated file ({error.__cause__}); save or "
-            "copy it again."
+        raise ArgumentError(
+            weights,
+            f"be a {kind} saved by toa",
+            f"another or a truncated file ({error.__cause__})",
+            "save or copy it again",
         ) from None
     header = _check_header(header if folder else checkpoint.facts, path, wanted)
     facts = unseal(header, str(path), checkpoint.tensors)[0]["facts"]
     if not isinstance(facts, dict):
-        raise ValueError(f"facts in {path} must be a mapping, got {type(facts).__name__}; save it again.")
+        raise ArgumentError(f"facts in {path}", "be a mapping", type(facts).__name__, "save it again")
     return Checkpoint(tensors=checkpoint.tensors, facts={**facts, "kind": header["kind"]}, verified=True)
 
 
@@ -74,24 +77,26 @@ def _read_config(path: Path, kind: str) -> Any:
     try:
         return parse_json((path / CONFIG).read_bytes(), "it")
     except ValueError as error:
-        raise ValueError(f"{path / CONFIG} must be JSON, got {error}; is it complete?") from None
+        raise ArgumentError(path / CONFIG, "be JSON", error, "is it complete?") from None
 
 
 def _check_header(header: Any, path: Path, wanted: str | None) -> dict[str, Any]:
     """The header, if it is one of this format and of the wanted kind."""
     kind = wanted or "model"
     if not isinstance(header, dict) or not {"format", "kind", "facts", CHECKSUM} <= set(header):
-        raise ValueError(f"{path} must be a {kind} saved by toa, got another file.")
+        raise ArgumentError(path, f"be a {kind} saved by toa", "another file")
     if header["format"] != FORMAT:
         versions = header.get("versions")
         by = f" of toa {versions.get('toa')}" if isinstance(versions, dict) else ""
-        raise ValueError(
-            f"{path} must have format {FORMAT}, which toa {toa.__version__} reads, got format "
-            f"{header['format']!r}{by}; use that version of toa, or fit and save again."
+        raise ArgumentError(
+            path,
+            f"have format {FORMAT}, which toa {toa.__version__} reads",
+            f"format {header['format']!r}{by}",
+            "use that version of toa, or fit and save again",
         )
     if wanted is not None and header["kind"] != wanted:
-        raise ValueError(
-            f"{path} must be a saved {wanted}, got the kind {header['kind']!r}; use it with its own class or command."
+        raise ArgumentError(
+            path, f"be a saved {wanted}", f"the kind {header['kind']!r}", "use it with its own class or command"
         )
     return header
 
@@ -121,7 +126,7 @@ def to_json(value: Any) -> Any:
         return dict(value)
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    raise ValueError(f"parameters must be text, numbers, lists or mappings to be saved, got {value!r}.")
+    raise ArgumentError("parameters", "be text, numbers, lists or mappings to be saved", repr(value))
 
 
 def to_tuples(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from toa._checks import check_finite
+from toa._checks import Argument, ArgumentError, Phrase, check_finite, part_of
 from toa.data.frames import check_frequency
 from toa.data.panel import Panel
 from toa.data.splits import StandardScaler
@@ -84,7 +84,9 @@ class FittedClassifier:
     def require_network(self) -> FittedCaseNetwork:
         """The network; raises ValueError if there is none."""
         if self.network is None:
-            raise ValueError("the classifier must have a network, got one without; fit it with model='toa'.")
+            raise ArgumentError(
+                "the classifier", "have a network", "one without", Phrase("fit it with ", Argument("model", "toa"))
+            )
         return self.network
 
     def scale(self, panel: Panel) -> ScaledCases:
@@ -105,9 +107,12 @@ class FittedClassifier:
         for index, steps in enumerate(panel.lengths):
             if steps > longest:
                 case = index + 1 if panel.backend is None else panel.ids[index]
-                raise ValueError(
-                    f"case {case!r} of X must have at most {longest} steps, the longest case of fit, got {steps}; "
-                    f"cut it, or fit with length={steps}."
+                raise ArgumentError(
+                    part_of("X", f"case {case!r}"),
+                    f"have at most {longest} steps, the longest case of fit",
+                    steps,
+                    "cut it",
+                    Phrase("fit with ", Argument("length", steps)),
                 )
         check_frequency(panel, self.schema.freq, "X")
         least, most = self.schema.lengths
@@ -115,7 +120,7 @@ class FittedClassifier:
         if far:
             usual = f"{least}" if least == most else f"{least} to {most}"
             warnings.warn(
-                f"{len(far)} of {len(panel)} cases of X are much shorter or longer than those of fit, such as "
+                f"{len(far)} of {len(panel)} cases are much shorter or longer than those of fit, such as "
                 f"{far[0]} steps (fit: {usual}); their predictions are less certain.",
                 stacklevel=5,
             )
@@ -137,9 +142,8 @@ def select_channels(panel: Panel, columns: Sequence[str]) -> Panel:
     if panel.backend is not None:
         return panel.select(columns, "X")
     if len(panel.columns) != len(columns):
-        raise ValueError(
-            f"X must have {len(columns)} channels, those of fit, got {len(panel.columns)}; fit again, or choose its "
-            "channels."
+        raise ArgumentError(
+            "X", f"have {len(columns)} channels, those of fit", len(panel.columns), "fit again", "choose its channels"
         )
     return panel
 
@@ -155,7 +159,9 @@ def has_order(steps: Sequence[str], fitted: Sequence[str]) -> bool:
     new = next((step for step in steps if step not in fitted), None)
     missing = next((step for step in fitted if step not in steps), None)
     difference = f"no {missing!r}" if new is None else f"a new one, {new!r}"
-    raise ValueError(
-        f"X must have the steps of fit, {fitted[0]!r} to {fitted[-1]!r}, or begin with them, got {difference}; choose "
-        "the steps with values."
+    raise ArgumentError(
+        "X",
+        f"have the steps of fit, {fitted[0]!r} to {fitted[-1]!r}, or begin with them",
+        difference,
+        Phrase("choose the steps with ", Argument("values")),
     )

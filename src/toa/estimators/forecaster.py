@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.base import clone
 from torch import Tensor, nn
 
-from toa._checks import check_choice, check_count
+from toa._checks import Argument, ArgumentError, Phrase, check_choice, check_count
 from toa.data.columns import warn_of_ended_columns, warn_of_late_columns
 from toa.data.frames import check_results, forecast_names, match_panel, read_panel
 from toa.data.frequency import Frequency
@@ -167,7 +167,7 @@ class Forecaster(Estimator):
         panel = self.read(data)
         columns = tuple(column for column in panel.columns if column not in self.inputs)
         if not columns:
-            raise ValueError("data must have a column to forecast, got only covariates; name fewer covariates.")
+            raise ArgumentError("data", "have a column to forecast", "only covariates", "name fewer covariates")
         names = forecast_names(columns, self.quantiles, self.interval is not None)
         check_results(panel, names if panel.time_column else ["step", *names])
         if panel.begins is not None:
@@ -294,7 +294,9 @@ class Forecaster(Estimator):
         fitted = self.fitted_
         if set(fitted.weights) != {NETWORK}:
             parts = ", ".join(f"{name} {weight:.2f}" for name, weight in fitted.weights.items())
-            raise ValueError(f"an exported forecaster must be the network alone, got {parts}; fit with model='toa'.")
+            raise ArgumentError(
+                "an exported forecaster", "be the network alone", parts, Phrase("fit with ", Argument("model", "toa"))
+            )
         network = fitted.require_network()
         model = network.add_units(copy.deepcopy(network.model).cpu())
         # loaded on use: `toa.integrations` builds on the estimators
@@ -324,7 +326,7 @@ class Forecaster(Estimator):
         network = fitted.with_new_series(panel, panel.lengths).require_network()
         ahead = horizon if index is not None or inputs.covariates.count else 0
         if panel.lengths[0] <= ahead:
-            raise ValueError(f"{panel.label(0)} must have more than {ahead} rows, got {panel.lengths[0]}; add rows.")
+            raise ArgumentError(panel.label(0), f"have more than {ahead} rows", panel.lengths[0], "add rows")
         return explain_network(network, panel, panel.lengths[0] - ahead, fitted.freq)
 
     def check_future(self, data: Any, future: Any) -> None:
@@ -412,19 +414,22 @@ class Forecaster(Estimator):
         steps = fitted.horizon if horizon is None else horizon
         is_count = horizon is None or hasattr(horizon, "__index__")
         if not is_count or not 1 <= steps <= fitted.horizon:
-            remedy = f"; fit with horizon={steps}" if is_count and steps > 0 else ""
-            raise ValueError(f"horizon must be from 1 to {fitted.horizon}, the horizon of fit, got {steps!r}{remedy}.")
+            remedies = [Phrase("fit with ", Argument("horizon", steps))] if is_count and steps > 0 else []
+            raise ArgumentError("horizon", f"be from 1 to {fitted.horizon}, the horizon of fit", repr(steps), *remedies)
         if data is None and fitted.tail is None:
-            raise ValueError(
-                "data must be given to a forecaster that was loaded, because files hold no rows, got None; pass the "
-                f"last {fitted.rows_read} rows of each series."
+            raise ArgumentError(
+                "data",
+                "be given to a forecaster that was loaded, because files hold no rows",
+                "None",
+                f"pass the last {fitted.rows_read} rows of each series",
             )
         panel = fitted.tail if data is None else self.read_fitted(data)
         assert panel is not None
         if fitted.choice is None and self.lookback is not None:
             lookback = fitted.inputs.lookback
-            remedy = "pass more rows, or fit with a shorter lookback"
-            panel.check_rows(lookback, f"lookback={lookback} rows", remedy)
+            what = Phrase(Argument("lookback", lookback), " rows")
+            remedy = Phrase("fit with a shorter ", Argument("lookback"))
+            panel.check_rows(lookback, what, "pass more rows", remedy)
         return panel, steps
 
     def _read(self, data: Any, freq: Frequency | None, categories: Mapping[str, Any], day_first: bool | None) -> Panel:
@@ -434,7 +439,7 @@ class Forecaster(Estimator):
         panel = read_panel(data, values=values, **options)
         for name in self.inputs if panel.backend is not None else ():
             if name not in panel.columns:
-                raise ValueError(f"data must have the covariate {name!r}, got {', '.join(map(repr, panel.columns))}.")
+                raise ArgumentError("data", f"have the covariate {name!r}", ", ".join(map(repr, panel.columns)))
         return panel
 
     def _check_parameters(self) -> None:
@@ -443,17 +448,17 @@ class Forecaster(Estimator):
         for name in ("covariates", "past_covariates", "static"):
             columns = getattr(self, name)
             if not isinstance(columns, Sequence) or isinstance(columns, str):
-                raise ValueError(f"{name} must be a list of columns, got {columns!r}.")
+                raise ArgumentError(name, "be a list of columns", repr(columns))
         shares = {"validation_share": self.validation_share}
         shares |= {} if self.interval is None else {"interval": self.interval}
         if not isinstance(self.quantiles, list | tuple | np.ndarray):
-            raise ValueError(
-                f"quantiles must be a list of levels in (0, 1), got {self.quantiles!r}; such as [0.1, 0.9]."
+            raise ArgumentError(
+                "quantiles", "be a list of levels in (0, 1)", repr(self.quantiles), "such as [0.1, 0.9]"
             )
         shares |= {f"quantiles[{index}]": level for index, level in enumerate(self.quantiles)}
         for name, share in shares.items():
             if not hasattr(share, "__float__") or not 0.0 < share < 1.0:
-                raise ValueError(f"{name} must lie in (0, 1), got {share!r}.")
+                raise ArgumentError(name, "lie in (0, 1)", repr(share))
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return forecaster_state(self.fitted_)

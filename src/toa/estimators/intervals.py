@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from toa._checks import check_shape, check_shares
+from toa._checks import ArgumentError, ArgumentWarning, check_shape, check_shares
 from toa.data.panel import Panel
 from toa.estimators.architecture import NETWORK
 from toa.estimators.baselines import REGRESSIONS, align_histories, seasonal_naive
@@ -96,7 +96,7 @@ class Choice:
         check_shares(self.ensemble.weights)
         got = self.ensemble.horizon, self.ensemble.season
         if got != (horizon, season):
-            raise ValueError(f"choice must have horizon and season {horizon, season}, got {got}")
+            raise ArgumentError("choice", f"have horizon and season {(horizon, season)}", got)
         others = dict.fromkeys((NETWORK, *REGRESSIONS, *panel_methods), np.zeros((columns, horizon)))
         forecast = self.combine([np.zeros(2)] * columns, others, torch.tensor([0]))["forecast"]
         check_shape("forecast", forecast, "(W, P, C)", (1, horizon, columns))
@@ -160,10 +160,13 @@ def calibrate(
     if interval is not None:
         try:
             if error is None:
-                raise ValueError("no series has more rows than the horizon; add rows, or shorten the horizon.")
+                raise ArgumentError(
+                    "a series", "have more rows than the horizon", "none that has", "add rows", "shorten the horizon"
+                )
             width = conformal_width(torch.from_numpy(np.abs(error)), interval).numpy()
-        except ValueError as reason:
-            warnings.warn(f"the forecast has no interval of {interval}: {reason}", UserWarning, stacklevel=4)
+        except ArgumentError as reason:
+            text = f"the forecast has no interval of {interval}: "
+            warnings.warn(ArgumentWarning(text, reason), stacklevel=4)
     return Choice(ensemble=ensemble, scale=scale, width=width, offsets=offsets, counts=find_counts(panel, columns))
 
 

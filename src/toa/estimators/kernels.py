@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from toa._checks import check_shape
+from toa._checks import ArgumentError, check_shape
 from toa.data.panel import Values
 
 Series = Float32[np.ndarray, "n c length"]
@@ -199,9 +199,10 @@ class KernelFeatures:
             type(size) is int and least <= size <= most for least, size, most in zip(_LEAST, sizes, FULL, strict=True)
         )
         if not fits or facts["shape"] != [channels, steps]:
-            raise ValueError(
-                f"kernels must have sizes from {tuple(_LEAST)} to {tuple(FULL)} for {channels} channels and {steps} "
-                f"steps, got {tuple(sizes)} for {facts['shape']}"
+            raise ArgumentError(
+                "kernels",
+                f"have sizes from {tuple(_LEAST)} to {tuple(FULL)} for {channels} channels and {steps} steps",
+                f"{tuple(sizes)} for {facts['shape']}",
             )
         drawn = _draw(np.zeros((2, channels, steps), dtype=np.float32), sizes, facts["seed"])
         for name, attribute in (("series", "parameter"), ("differences", "parameter1")):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from toa._checks import check_choice
+from toa._checks import Argument, ArgumentError, Phrase, check_choice
 from toa._limits import most_windows
 from toa.data.panel import Id, Panel
 from toa.data.splits import StandardScaler, check_standardised
@@ -230,10 +230,18 @@ def _check_rows(
     if least < need:
         index = list(borders).index(least)
         remedy = "rows (an interval holds out at least 4 horizons)" if settings.halves else "rows"
-        raise ValueError(
-            f"{panel.label(index)} must have at least lookback + horizon = {need} rows to train on besides the "
-            f"{rows[index] - borders[index]} held out, got {rows[index]} rows in all; shorten lookback or horizon, or "
-            f"add {remedy}."
+        raise ArgumentError(
+            panel.label(index),
+            Phrase(
+                "have at least ",
+                Argument("lookback"),
+                " + ",
+                Argument("horizon"),
+                f" = {need} rows to train on besides the {rows[index] - borders[index]} held out",
+            ),
+            f"{rows[index]} rows in all",
+            Phrase("shorten ", Argument("lookback"), " or ", Argument("horizon")),
+            f"add {remedy}",
         )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
-from toa._checks import check_at_least, check_at_most, check_count
+from toa._checks import ArgumentError, check_at_least, check_at_most, check_count
 from toa.estimators.baselines import History, align_histories
 from toa.estimators.origins import Series
 from toa.models.pretrained import PretrainedForecaster
@@ -172,9 +172,11 @@ def interpolate_levels(quantiles: Quantiles, levels: Sequence[float], wanted: Se
     """
     for level in wanted:
         if not levels[0] - 1e-9 <= level <= levels[-1] + 1e-9:
-            raise ValueError(
-                f"levels must lie between {levels[0]:g} and {levels[-1]:g}, which the pretrained model has, got "
-                f"{level:g}; ask for an interval of at most {levels[-1] - levels[0]:g}."
+            raise ArgumentError(
+                "levels",
+                f"lie between {levels[0]:g} and {levels[-1]:g}, which the pretrained model has",
+                f"{level:g}",
+                f"ask for an interval of at most {levels[-1] - levels[0]:g}",
             )
     place = np.interp(wanted, levels, np.arange(len(levels)))
     low = np.floor(place + 1e-9).astype(int)

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from toa._checks import ArgumentError
 from toa._registry import Registry
 from toa.estimators.scoring import (
     Baseline,
@@ -327,7 +328,7 @@ def fit_baselines(names: list[str], normal: NormalRows) -> dict[str, Baseline]:
 def check_channels(method: Any, channels: int) -> None:
     """Raise ValueError for arrays of a file that belong to another number of channels."""
     if not method.fits(channels):
-        raise ValueError(f"{type(method).__name__} must belong to {channels} channels, got others")
+        raise ArgumentError(type(method).__name__, f"belong to {channels} channels", "others")
 
 
 def _to_tensors(method: Any, without: tuple[str, ...] = ()) -> dict[str, Tensor]:

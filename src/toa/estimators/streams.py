@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Int64
 
+from toa._checks import ArgumentError
 from toa.data.frequency import make_times
 from toa.data.panel import Id, Panel, Values
 from toa.estimators.alarms import AlarmRule
@@ -51,9 +52,11 @@ class Stream:
             assert panel.freq is not None
             expected = make_times(self.time, panel.freq, 2)[1]
             if times[0] != expected:
-                raise ValueError(
-                    f"{panel.label(index, 'rows')} must continue with {expected}, after {self.time}, got {times[0]} at "
-                    f"data row {panel.rows[index][0] + 1}; pass each row once and in order, or call reset_stream()."
+                raise ArgumentError(
+                    panel.label(index, "rows"),
+                    f"continue with {expected}, after {self.time}",
+                    f"{times[0]} at data row {panel.rows[index][0] + 1}",
+                    "pass each row once and in order, or call reset_stream()",
                 )
         run = self.run
         flags = np.zeros(len(above), dtype=np.int64)
@@ -102,6 +105,6 @@ def as_rows(rows: Any, channels: int) -> Any:
     if isinstance(rows, list | tuple) and not any(isinstance(row, np.ndarray) for row in rows):
         sizes = {len(row) if isinstance(row, list | tuple) else 0 for row in rows}
         if len(sizes) > 1:
-            raise ValueError(f"rows must be lists of {channels} numbers, got lists of different lengths.")
+            raise ArgumentError("rows", f"be lists of {channels} numbers", "lists of different lengths")
         rows = np.asarray(rows)
     return rows[None] if isinstance(rows, np.ndarray) and rows.ndim == 1 and len(rows) == channels > 1 else rows

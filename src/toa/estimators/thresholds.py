@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from toa._checks import check_choice, check_positive
+from toa._checks import Argument, ArgumentError, Phrase, check_choice, check_positive
 from toa.data.panel import Panel
 from toa.estimators.alarms import EVERY_ROW, AlarmRule, alarm_runs
 from toa.estimators.scoring import Score, Series
@@ -68,11 +68,12 @@ class ThresholdRule:
         alarms_per_day = self.alarms_per_day
         check_choice("threshold", rule, RULES)
         if not 0.0 < contamination < 1.0:
-            raise ValueError(f"contamination must lie in (0, 1), got {contamination}.")
+            raise ArgumentError("contamination", "lie in (0, 1)", contamination)
         if alarms_per_day is not None:
             check_positive("alarms_per_day", alarms_per_day)
             if np.isinf(alarms_per_day):
-                raise ValueError("alarms_per_day must be finite, got inf; choose the rule 'quantile' to flag by share.")
+                remedy = Phrase("give ", Argument("threshold", "quantile"), " to flag by share")
+                raise ArgumentError("alarms_per_day", "be finite", "inf", remedy)
         if rule == "budget":
             unused = "contamination"
             value = None if contamination == usual else contamination
@@ -82,15 +83,18 @@ class ThresholdRule:
             value = alarms_per_day
             other_rule = "budget"
         if value is not None:
-            raise ValueError(
-                f"{unused} must be left out with the rule {rule!r}, which does not use it, got {value}; leave it out, "
-                f"or give threshold={other_rule!r}."
+            raise ArgumentError(
+                unused,
+                f"be left out with the rule {rule!r}, which does not use it",
+                value,
+                "leave it out",
+                Phrase("give ", Argument("threshold", other_rule)),
             )
 
     def check_dates(self, panel: Panel) -> None:
         """Raise ValueError for a budget of events per day without dates."""
         if self.rule == "budget" and days_of(panel) is None:
-            raise ValueError("threshold='budget' must have data with dates, got none; choose another rule.")
+            raise ArgumentError(Argument("threshold", "budget"), "have data with dates", "none", "choose another rule")
 
     def choose(self, scores: Sequence[Score], panel: Panel) -> float:
         """The threshold of scores, one array per series or part of one; `panel` tells how many rows are a day."""

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
+from toa._checks import Argument, ArgumentError, Phrase
 from toa.data.panel import Panel
 
 # "forecast" (B, P, C), and if there are any its "quantiles" (B, P, Q, C) and the bounds "lower" and "upper" (B, P, C)
@@ -149,9 +150,12 @@ def conformal_width(scores: Tensor, level: float) -> Tensor:
     rank = math.ceil((count + 1) * level)
     if rank > count:
         least = math.ceil(round(level / (1.0 - level), 6))
-        raise ValueError(
-            f"interval={level} must have at least {least} windows to calibrate on, got {count}; raise "
-            "validation_share, or use a longer series or a smaller interval."
+        raise ArgumentError(
+            Argument("interval", level),
+            f"have at least {least} windows to calibrate on",
+            count,
+            Phrase("raise ", Argument("validation_share")),
+            "use a longer series or a smaller interval",
         )
     return scores.kthvalue(rank, 0).values
 
@@ -162,7 +166,9 @@ def check_forecast(prediction: Prediction, columns: Sequence[str]) -> None:
         wrong = ~part.isfinite()
         if wrong.any():
             window, step, *_, column = wrong.nonzero()[0].tolist()
-            raise ValueError(
-                f"the {name} of column {columns[column]!r} must be finite, got another number at step {step + 1} of "
-                f"window {window + 1}; check the units of its rows, or fit again."
+            raise ArgumentError(
+                f"the {name} of column {columns[column]!r}",
+                "be finite",
+                f"another number at step {step + 1} of window {window + 1}",
+                "check the units of its rows, or fit again",
             )

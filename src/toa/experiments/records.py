@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import toa
-from toa._checks import ArgumentError
+from toa._checks import Argument, ArgumentError, MissingFileError
 from toa._files import check_writable, parse_json, read_text, remove_partial, seal, unseal, write_atomically
 from toa.nn import Attention
 from toa.nn.registry import ADDED_LATER
@@ -161,7 +161,7 @@ def read_records(paths: Iterable[Path]) -> list[Record]:
 def check_results_exist(path: Path) -> None:
     """Raise FileNotFoundError for a path of results that does not exist."""
     if not path.exists():
-        raise FileNotFoundError(f"results must be files or folders, got {path}, which does not exist.")
+        raise MissingFileError(Argument("results"), f" must be files or folders, got {path}, which does not exist.")
 
 
 def name_line(path: Path, line: int) -> str:

@@ -2,7 +2,7 @@
 
 from toa.integrations.attention_parts import MultiheadAdapter, ProjectionAdapter
 from toa.integrations.convert import Conversion, Kept, Replaced, convert
-from toa.integrations.export import export_onnx, export_program
+from toa.integrations.export import export_onnx, export_pretrained, export_program
 
 __all__ = [
     "Conversion",
@@ -12,5 +12,6 @@ __all__ = [
     "Replaced",
     "convert",
     "export_onnx",
+    "export_pretrained",
     "export_program",
 ]

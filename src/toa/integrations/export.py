@@ -5,6 +5,7 @@ by `toa.convert` if it is called without masks. A model on a GPU, in training mo
 (DUET with `mask_sampling="always"`) does not export.
 """
 
+import copy
 import inspect
 import logging
 import re
@@ -17,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toa._checks import ArgumentError, check_positive
+from toa._checks import ArgumentError, check_at_most, check_positive
 from toa._files import write_atomically
+from toa.models.pretrained import PretrainedForecaster
 
 Inputs = tuple[Tensor | None, ...]
 
@@ -88,6 +90,31 @@ def export_onnx(
     for size in (1, _batch_size(example) + 1):
         _check_agreement(model, content, _repeated(example, size), tolerance)
     write_atomically(Path(path), content)
+
+
+def export_pretrained(model: PretrainedForecaster, path: str | Path, *, context: int, horizon: int) -> None:
+    """Write a pretrained forecaster as an ONNX file for contexts (B, `context`) and this horizon.
+
+    The input "context" has NaN for missing values; shorter series are filled with NaN on the left. The output
+    "quantiles" is (B, `horizon`, Q), in the units of the context. Other arguments as in `export_onnx`.
+    """
+    check_at_most("context", context, "that of the model", model.config.context, "cut the series")
+    example = torch.arange(2.0 * context).sin().view(2, context)
+    fixed = FixedHorizon(copy.deepcopy(model).cpu(), horizon).eval()
+    export_onnx(fixed, path, (example,), output="quantiles")
+
+
+class FixedHorizon(nn.Module):
+    """A pretrained forecaster whose only argument is the context."""
+
+    def __init__(self, model: PretrainedForecaster, horizon: int) -> None:
+        super().__init__()
+        self.model = model
+        self.horizon = horizon
+
+    def forward(self, context: Tensor) -> Tensor:
+        """Quantiles (B, P, Q)."""
+        return self.model(context, self.horizon)
 
 
 def _with_names(proto: Any) -> Any:

@@ -1,6 +1,6 @@
 """Pretraining in pieces: one command that is repeated until all steps are done.
 
-    run = Pretraining(model_config, config, draw, device=device)
+    run = Pretraining(PretrainedForecaster(model_config), config, draw)
     train_piece(run, folder, seconds=1200)     # resumes the checkpoint of the folder, and leaves another one
 
 The series of a step depend on the seed and the step alone, and the state in memory has the precision in which it is
@@ -369,14 +369,14 @@ def train_piece(
                 run.save(folder)
     run.state.seconds = before + time.perf_counter() - begin
     run.save(folder)
-    write_record(run, folder)
+    write_run_record(run, folder)
     done = run.state.step == run.config.steps
     if done:
         run.result().save_pretrained(folder / MODEL_FOLDER, dtype=torch.bfloat16)
     return done
 
 
-def write_record(run: Pretraining, folder: Path) -> None:
+def write_run_record(run: Pretraining, folder: Path) -> None:
     """Write record.json: what was trained, on what, how fast, with which loss."""
     state = run.state
     on_gpu = run.device.type == "cuda"

@@ -1,0 +1,89 @@
+"""The pretrained model as one of the methods of a forecaster; nothing is fitted.
+
+It is a candidate only where its weights are part of the package. A saved forecaster holds the weights, so that it gives
+the same forecasts in another version.
+
+Alphabet: N histories, P horizon.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from toa.estimators.effort import Ceiling
+from toa.estimators.lag_methods import history_rows
+from toa.estimators.methods import Family, FittedMethod, Histories, Method, Rows, Training
+from toa.estimators.pretrained_forecasts import forecast_quantiles
+from toa.estimators.settings import ForecastSettings
+from toa.estimators.zero_shot import load_pretrained
+from toa.models.pretrained import DEFAULT_NAME, PretrainedConfig, PretrainedForecaster, shipped_names
+
+# how the method is named
+PRETRAINED = "pretrained"
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainedMethod:
+    """The model before the season and the horizon are known."""
+
+    def fit(self, training: Training) -> "FittedPretrained | None":
+        """See `Method`; None for a horizon that the model does not have."""
+        model = load_pretrained()
+        if training.horizon > model.config.horizon:
+            return None
+        return FittedPretrained(model, training.season, training.horizon)
+
+    def seconds(self, ceiling: Ceiling) -> None:
+        """It has nothing to fit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedPretrained:
+    """The model with a season and a horizon."""
+
+    model: PretrainedForecaster
+    season: int
+    horizon: int
+    reads_panel: bool = False
+
+    def forecast(self, histories: Histories) -> Rows:
+        """See `FittedMethod`; the median."""
+        # as many rows as forecasts of the fitted forecaster have
+        rows = history_rows(self.season, self.horizon)
+        series = [values[-rows:] for values in histories.values]
+        quantiles = forecast_quantiles(self.model, series, self.horizon, season=self.season)
+        median: Rows = quantiles[..., self.model.config.quantiles.index(0.5)]
+        return median
+
+    def refit(self, training: Training) -> "FittedPretrained":
+        """The same model."""
+        return self
+
+
+class Pretrained(Family):
+    """One method, if its weights are shipped."""
+
+    def candidates(self, settings: ForecastSettings, season: int) -> dict[str, Method]:
+        """The model."""
+        return {PRETRAINED: PretrainedMethod()} if DEFAULT_NAME in shipped_names() else {}
+
+    def save(self, fitted: Mapping[str, FittedMethod]) -> tuple[dict[str, Tensor], Any]:
+        """Weights, in 16 bits if that loses nothing, and the config."""
+        method = fitted.get(PRETRAINED)
+        if not isinstance(method, FittedPretrained):
+            return {}, None
+        weights = {name: value.detach().cpu() for name, value in method.model.state_dict().items()}
+        halves = {name: value.bfloat16() for name, value in weights.items()}
+        exact = all(torch.equal(halves[name].float(), value) for name, value in weights.items())
+        return halves if exact else weights, {"config": method.model.config.to_json()}
+
+    def load(
+        self, tensors: Mapping[str, Tensor], facts: Any, season: int, horizon: int
+    ) -> Mapping[str, FittedPretrained]:
+        """From the result of `save`."""
+        model = PretrainedForecaster(PretrainedConfig.from_json(facts["config"], "the pretrained model"))
+        model.load_state_dict({name: value.float() for name, value in tensors.items()})
+        return {PRETRAINED: FittedPretrained(model.eval(), season, horizon)}

@@ -1,0 +1,307 @@
+"""Forecasts of a table by the pretrained model, without a fit.
+
+    toa.zero_shot(frame, horizon=24, interval=0.8)           # a frame like that of Forecaster.predict
+    model = toa.estimators.fine_tune(frame, horizon=24)      # weights trained further on the series of a table
+    toa.zero_shot(frame, horizon=24, model=model)
+
+Alphabet: S series, C columns, N one per series and column, L context, P horizon, Q levels.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toa._checks import check_count, check_positive, check_seed
+from toa.data.frames import check_results, forecast_names, read_panel, write_forecast
+from toa.data.frequency import Frequency, season_of
+from toa.data.panel import Panel
+from toa.estimators.origins import Series
+from toa.estimators.pretrained_forecasts import (
+    PLAIN,
+    InferenceOptions,
+    check_horizon,
+    forecast_quantiles,
+    interpolate_levels,
+)
+from toa.estimators.units import find_counts
+from toa.models.pretrained import DEFAULT_NAME, PretrainedForecaster, shipped_names
+from toa.training.distributed import resolve_device
+from toa.training.pretraining import Pretraining, PretrainingConfig
+
+Model = PretrainedForecaster | str | Path | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ZeroShotForecast:
+    """A forecast, and what was read.
+
+    Attributes:
+        panel: The rows that were read; NaN has no part in them, see `Panel.observed`.
+        columns: Columns that are forecast.
+        table: The forecast, a frame or array like the data.
+        model: The model that was used.
+    """
+
+    panel: Panel
+    columns: tuple[str, ...]
+    table: Any
+    model: PretrainedForecaster
+
+
+def zero_shot(
+    data: Any,
+    horizon: int,
+    *,
+    interval: float | None = 0.8,
+    quantiles: Sequence[float] = (),
+    model: Model = None,
+    id: str | None = None,
+    time: str | None = None,
+    values: Sequence[str] | None = None,
+    freq: Frequency | None = None,
+    day_first: bool | None = None,
+    time_zone: str | None = None,
+    options: InferenceOptions = PLAIN,
+    device: str = "auto",
+) -> Any:
+    """Forecast the next steps of each series by the pretrained model, without a fit.
+
+    Each column of each series is forecast by its own past values. Missing values and rows are left out by the model,
+    so they need not be filled. A column that holds only 0, 1, 2, … has forecasts of at least 0.
+
+    Args:
+        data: A pandas, polars or arrow frame, an array (T,) or (T, C), or a list of arrays.
+        horizon: Steps to forecast, at most that of the model, 512.
+        interval: Probability of an interval around each forecast, at most 0.8; None for none.
+        quantiles: Levels to forecast too, from 0.1 to 0.9.
+        model: A model, a folder that `save_pretrained` wrote, or the name of shipped weights; None takes the default.
+        id: Id column of a frame with several series.
+        time: Time column; None finds it.
+        values: Columns to forecast; None for all others.
+        freq: Frequency of the times; None infers it.
+        day_first: Whether the day comes first in dates such as 01/02/2015; None finds it.
+        time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them unchanged.
+        options: How forecasts are computed.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+
+    Returns:
+        A frame like data: ids, times, and for each column its median, with "_lower" and "_upper" for the interval and
+        "_q0.1" for a quantile. For arrays see `toa.Forecaster.predict`.
+
+    Raises:
+        ValueError: If data cannot be read, the horizon or the interval is too large, or there are no weights.
+    """
+    source = {"id": id, "time": time, "values": values, "freq": freq, "day_first": day_first, "time_zone": time_zone}
+    return forecast_table(
+        data,
+        horizon,
+        interval=interval,
+        quantiles=quantiles,
+        model=model,
+        source=source,
+        options=options,
+        device=device,
+    ).table
+
+
+def forecast_table(
+    data: Any,
+    horizon: int,
+    *,
+    interval: float | None,
+    quantiles: Sequence[float],
+    model: Model,
+    source: dict[str, Any],
+    options: InferenceOptions = PLAIN,
+    device: str = "auto",
+) -> ZeroShotForecast:
+    """See `zero_shot`; `source` has the arguments of `toa.data.read_panel`."""
+    forecaster = load_pretrained(model)
+    check_horizon(forecaster, horizon)
+    levels = _levels(interval, quantiles)
+    # before the data are read
+    interpolate_levels(np.zeros((0, 0, len(forecaster.config.quantiles))), forecaster.config.quantiles, levels)
+    panel = read_panel(data, missing="ffill", late_columns=True, **source)
+    columns = panel.columns
+    names = forecast_names(columns, quantiles, interval is not None)
+    check_results(panel, names if panel.time_column else ["step", *names])
+    forecaster = forecaster.to(resolve_device(device))
+    season = season_of(panel.freq) or 1
+    found = forecast_quantiles(forecaster, series_of(panel), horizon, season=season, options=options)
+    wanted = interpolate_levels(found, forecaster.config.quantiles, levels)
+    parts = _parts(wanted, panel, interval is not None)
+    return ZeroShotForecast(
+        panel=panel,
+        columns=columns,
+        table=write_forecast(panel, parts, horizon, columns, quantiles),
+        model=forecaster,
+    )
+
+
+def _levels(interval: float | None, quantiles: Sequence[float]) -> list[float]:
+    """Levels to forecast: the median, the ends of the interval, and the quantiles."""
+    for name, level in (("interval", interval), *(("quantiles", level) for level in quantiles)):
+        if level is not None and not 0.0 < level < 1.0:
+            raise ValueError(f"{name} must lie in (0, 1), got {level}.")
+    ends = [] if interval is None else [0.5 - interval / 2, 0.5 + interval / 2]
+    return [0.5, *ends, *quantiles]
+
+
+def _parts(wanted: np.ndarray, panel: Panel, interval: bool) -> dict[str, np.ndarray]:
+    """Forecasts (N, P, levels) as arrays (S, P, C) and (S, P, Q, C)."""
+    shaped = wanted.reshape(len(panel), len(panel.columns), *wanted.shape[1:])  # (S, C, P, levels)
+    # forecasts of counts are at least 0
+    floor = np.where(find_counts(panel, panel.columns), 0.0, -np.inf)
+    shaped = np.maximum(shaped.transpose(0, 2, 3, 1), floor)  # (S, P, levels, C)
+    first = 3 if interval else 1
+    parts = {"forecast": shaped[:, :, 0]}
+    if interval:
+        parts |= {"lower": shaped[:, :, 1], "upper": shaped[:, :, 2]}
+    if shaped.shape[2] > first:
+        parts["quantiles"] = shaped[:, :, first:]
+    return parts
+
+
+def series_of(panel: Panel) -> list[np.ndarray]:
+    """Values of each series and column, the columns of a series adjacent; NaN where the table has none."""
+    series = []
+    for index, values in enumerate(panel.observed(panel.columns)):
+        for column in range(values.shape[1]):
+            begin = 0 if panel.begins is None else int(panel.begins[index][column])
+            series.append(values[begin:, column])
+    return series
+
+
+def load_pretrained(model: Model = None) -> PretrainedForecaster:
+    """A model by name or folder, on the CPU, or the default one; a given model is returned.
+
+    Raises:
+        ValueError: If there is no such model, or no weights are part of this version.
+    """
+    if isinstance(model, PretrainedForecaster):
+        return model
+    if model is None:
+        if DEFAULT_NAME not in shipped_names():
+            raise ValueError(
+                "model must be given, because no weights are part of this version of toa, got None; name a folder that "
+                "save_pretrained wrote, or use toa.Forecaster."
+            )
+        return _load_once(DEFAULT_NAME)
+    if str(model) in shipped_names():
+        return _load_once(str(model))
+    return PretrainedForecaster.from_pretrained(model)
+
+
+@functools.cache
+def _load_once(name: str) -> PretrainedForecaster:
+    return PretrainedForecaster.from_pretrained(name)
+
+
+def fine_tune(
+    data: Any,
+    horizon: int,
+    *,
+    model: Model = None,
+    steps: int = 200,
+    batch_size: int = 32,
+    learning_rate: float = 1e-4,
+    seed: int = 2024,
+    device: str = "auto",
+    **source: Any,
+) -> PretrainedForecaster:
+    """Train a pretrained model further on the series of a table; a new model is returned.
+
+    The last `horizon` rows of each series are held out. `facts["fine_tuning"]` of the result has the pinball loss
+    there, before and after, divided by the mean distance of these rows from the last value before them.
+
+    Args:
+        data: A table as for `zero_shot`; at least one series has more than twice the horizon of rows.
+        horizon: Steps that matter, at most that of the model.
+        steps: Batches to train.
+        learning_rate: Highest rate, small so that what was learned is kept.
+        source: Further arguments of `zero_shot` that state how the table is read: id, time, values, freq, day_first,
+            time_zone.
+    """
+    before = load_pretrained(model)
+    check_horizon(before, horizon)
+    check_count("steps", steps, 1)
+    check_count("batch_size", batch_size, 1)
+    check_positive("learning_rate", learning_rate)
+    check_seed(seed)
+    panel = read_panel(data, missing="ffill", late_columns=True, **source)
+    series = series_of(panel)
+    training = [values[:-horizon] for values in series if len(values) > 2 * horizon]
+    if not training:
+        longest = max(map(len, series))
+        raise ValueError(
+            f"data must have a series with more than 2 horizon = {2 * horizon} rows to train on, got at most "
+            f"{longest}; use zero_shot."
+        )
+    tuned = PretrainedForecaster(before.config, facts=before.facts)
+    tuned.load_state_dict(before.state_dict())
+    tuned = tuned.to(resolve_device(device))
+    config = PretrainingConfig(
+        steps=steps,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        warmup=max(1, steps // 10),
+        decay=steps // 2,
+        full_share=0.0,
+        least_context=min(before.config.patch_len, before.config.context),
+        horizon_exponent=0.0,
+        precision="float32",
+        seed=seed,
+    )
+    windows = UserWindows(training, before, horizon, batch_size, seed)
+    run = Pretraining(tuned, config, windows, graph=False)
+    for _ in range(steps):
+        run.run_step()
+    # finite weights, or an error
+    run.log(0.0)
+    result = run.result()
+    losses = {name: held_out_loss(each, series, horizon) for name, each in (("before", before), ("after", result))}
+    result.facts = {**before.facts, "fine_tuning": {"steps": steps, "horizon": horizon, **losses}}
+    return result
+
+
+class UserWindows:
+    """Random windows of series, from the seed and the step alone; the part beyond a series is missing."""
+
+    def __init__(self, series: Series, model: PretrainedForecaster, horizon: int, batch_size: int, seed: int) -> None:
+        self._series = series
+        self._context = model.config.context
+        self._length = model.config.context + model.config.horizon
+        self._horizon = horizon
+        self._batch_size = batch_size
+        self._seed = seed
+
+    def __call__(self, step: int) -> Tensor:
+        """Contexts and what follows them (B, L + P); steps after `horizon` are missing."""
+        rng = np.random.default_rng((self._seed, step))
+        windows = np.full((self._batch_size, self._length), np.nan)
+        for row, index in enumerate(rng.integers(len(self._series), size=self._batch_size)):
+            values = self._series[index]
+            start = int(rng.integers(self._horizon, len(values)))
+            past = values[max(0, start - self._context) : start]
+            ahead = values[start : start + self._horizon]
+            windows[row, self._context - len(past) : self._context] = past
+            windows[row, self._context : self._context + len(ahead)] = ahead
+        return torch.from_numpy(windows).float()
+
+
+def held_out_loss(model: PretrainedForecaster, series: Series, horizon: int) -> float:
+    """Mean pinball loss of the last `horizon` values, in units of their mean distance from the value before them."""
+    long_enough = [values for values in series if len(values) > horizon]
+    quantiles = forecast_quantiles(model, [values[:-horizon] for values in long_enough], horizon)
+    actual = np.stack([values[-horizon:] for values in long_enough])
+    last = np.stack([values[:-horizon][np.isfinite(values[:-horizon])][-1:] for values in long_enough])
+    level = np.asarray(model.config.quantiles)
+    error = actual[..., None] - quantiles
+    loss = 2.0 * np.maximum(level * error, (level - 1.0) * error)
+    return float(np.nanmean(loss) / max(float(np.nanmean(np.abs(actual - last))), 1e-30))
