@@ -11,7 +11,8 @@ from tests.estimators.signals import quick
 from tests.support import message
 from toa.estimators import Forecaster
 
-ROWS, HORIZON = 400, 6
+ROWS = 400
+HORIZON = 6
 DAYS = pd.date_range("2023-01-01", periods=ROWS, freq="D")
 NOISE = 0.1 * np.random.default_rng(0).standard_normal(ROWS)
 
