@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from toa._files import write_atomically
+from toa.experiments import experiment_of
 from toa.experiments.records import RECORD, config_hash, read_record, read_records
 from toa.training import TASKS
 from toa_paper.report.evidence import setting_of
@@ -69,7 +70,7 @@ def data_are_here(record: Any) -> bool:
 def compare(stored: Any, repeated: Any, seeds: Iterable[Any]) -> dict[str, Any]:
     """One line of the comparison: both test metrics and commits, and that metric of other seeds of the stored run."""
     task, protocol, backbone = group_of(stored)
-    metric = next(name for name, label in TASKS[task].summary_metrics.items() if label != "val")
+    metric = next(name for name, label in experiment_of(task).summary_metrics.items() if label != "val")
     line = {"task": task, "protocol": protocol, "backbone": backbone, "metric": metric, "command": stored["command"]}
     line |= {"device": repeated["device"], "torch": repeated["versions"]["torch"]}
     line |= {"stored": stored["metrics"][metric], "repeated": repeated["metrics"][metric]}

@@ -30,9 +30,8 @@ from toa._console import make_table
 from toa.data import Windows, mark_names
 from toa.experiments.records import Record
 from toa.nn import Attention
-from toa.training.base import TaskData
 from toa.training.distributed import numerics, resolve_device
-from toa.training.forecast import FORECASTING, ForecastRun
+from toa.training.forecast import FORECASTING, ForecastRun, ForecastWindows
 from toa.training.step import ShuffledBatches, free_workspaces
 from toa_bench.op_cost import OpCase, check_accuracy
 from toa_bench.peer import PeerSystem, check_peer, missing_packages
@@ -123,7 +122,7 @@ def random_batches(config: ForecastRun, channels: int, device: torch.device) -> 
 
 def objection_to(config: ForecastRun, channels: int, device: torch.device) -> str | None:
     """How the attention of a run is less accurate than the reference; None if it is not."""
-    model = FORECASTING.build(config, TaskData(channels=channels)).to(device)
+    model = FORECASTING.build(config, ForecastWindows(channels=channels)).to(device)
     # two-axis has others along time, before it
     *_, layer = (module for module in model.modules() if isinstance(module, Attention))
     case = OpCase(

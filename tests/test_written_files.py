@@ -13,7 +13,8 @@ from tests.support import message
 from toa import _files
 from toa._files import read_file, remove_partial, replacing, write_atomically
 from toa.cli import terminal
-from toa.experiments.records import claimed, read_records
+from toa.experiments.claims import claimed
+from toa.experiments.records import read_records
 from toa.training.checkpoint import load_checkpoint, save_checkpoint
 
 # the name of a file that another process is writing

@@ -4,7 +4,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toa.training import Evaluation, Protocol, RunOptions, Task
+from toa.experiments.base import EXPERIMENTS, Experiment
+from toa.experiments.settings import Protocol
+from toa.training import Evaluation, RunOptions, Task
 from toa.training.distributed import resolve_device
 from toa.training.forecast import FORECASTING
 from toa_bench import efficiency
@@ -19,13 +21,40 @@ class Efficiency(Task):
 
     config = StepRun
     parts: Mapping[str, type[Any]] = {}
-    subcommand = "bench efficiency"
-    names = ("backbone", "attention")
-    summary_metrics: Mapping[str, str] = {"train_step_ms": "ms per step"}
     record_fields = ()
     catalogue = FORECASTING.catalogue
     locate = FORECASTING.locate
     model_file = ""
+
+    def measure(self, config: StepRun, options: RunOptions) -> Evaluation:
+        """Time the steps of the row, and leave the full measurement in efficiency.json."""
+        run = EfficiencyRun(
+            rows=(config.row,),
+            dataset=config.dataset,
+            device=options.device,
+            steps=config.steps,
+            warmup=config.warmup,
+            tf32=config.tf32,
+            data_dir=None if options.data_dir is None else str(options.data_dir),
+        )
+        begin = time.perf_counter()
+        measured = efficiency.run_efficiency(run, options.folder / "efficiency.json", command=options.command)
+        (record,) = row_records(run, measured)
+        return Evaluation(
+            data_checksum=str(record.get("data_checksum")),
+            metrics=record["metrics"],
+            facts=record,
+            device=resolve_device(options.device),
+            seconds=time.perf_counter() - begin,
+        )
+
+
+class EfficiencyExperiment(Experiment):
+    """Rows of the efficiency table; see `Experiment` for the methods."""
+
+    subcommand = "bench efficiency"
+    names = ("backbone", "attention")
+    summary_metrics: Mapping[str, str] = {"train_step_ms": "ms per step"}
 
     def resolve(  # type: ignore[override]
         self,
@@ -51,28 +80,7 @@ class Efficiency(Task):
         """The command line that times the row."""
         return ["toa", "bench", "efficiency", "--rows", self.resolve(None, **names).row]
 
-    def measure(self, config: StepRun, options: RunOptions) -> Evaluation:
-        """Time the steps of the row, and leave the full measurement in efficiency.json."""
-        run = EfficiencyRun(
-            rows=(config.row,),
-            dataset=config.dataset,
-            device=options.device,
-            steps=config.steps,
-            warmup=config.warmup,
-            tf32=config.tf32,
-            data_dir=None if options.data_dir is None else str(options.data_dir),
-        )
-        begin = time.perf_counter()
-        measured = efficiency.run_efficiency(run, options.folder / "efficiency.json", command=options.command)
-        (record,) = row_records(run, measured)
-        return Evaluation(
-            data_checksum=str(record.get("data_checksum")),
-            metrics=record["metrics"],
-            facts=record,
-            device=resolve_device(options.device),
-            seconds=time.perf_counter() - begin,
-        )
-
 
 # an entry point registers it as a task
 EFFICIENCY = Efficiency()
+EXPERIMENTS.register("efficiency")(EfficiencyExperiment(EFFICIENCY))

@@ -11,9 +11,8 @@ from torch import nn
 from toa._limits import peak_bytes
 from toa.experiments.protocols import load_protocol, resolve
 from toa.nn import Attention
-from toa.training.base import TaskData
 from toa.training.distributed import make_fabric
-from toa.training.forecast import FORECASTING, ForecastRun
+from toa.training.forecast import FORECASTING, ForecastRun, ForecastWindows
 from toa.training.loop import time_steps
 from toa.training.step import ShuffledBatches
 
@@ -83,7 +82,7 @@ class OwnSystem:
         self._fabric = make_fabric(device, precision=config.precision)
         self._memory = PeakMemory(device)
         self._batches = make_batches()
-        self._model = FORECASTING.build(config, TaskData(channels=channels))
+        self._model = FORECASTING.build(config, ForecastWindows(channels=channels))
 
     def time_steps(self, steps: int, warmup: int) -> list[float]:
         """Seconds of each of `steps` steps, after `warmup` steps that do not count."""

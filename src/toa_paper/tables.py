@@ -14,9 +14,11 @@ from typing import Any, Literal
 
 from toa._checks import check_choice
 from toa.data import DatasetNotFoundError
+from toa.experiments.base import experiment_of
 from toa.experiments.protocols import load_protocol
 from toa.experiments.run import Job
-from toa.training import TASKS, Protocol
+from toa.experiments.settings import Protocol
+from toa.training import TASKS
 from toa.training.config import build_config
 from toa_paper.published import PublishedNumber, published_numbers
 
@@ -145,18 +147,18 @@ def _cell(table: PaperTable, row: PublishedNumber) -> Cell:
 @cache
 def protocol_job(task: str, protocol: str, dataset: str, horizon: int | None, backbone: str, variant: str) -> Job:
     """One run of a protocol, for a variant as the tables name it, with the command line that repeats it."""
-    kind = TASKS[task]
+    experiment = experiment_of(task)
     base = variant.removesuffix(_NO_SOR)
     attention = _ATTENTIONS.get(base, base)
     settings = load_protocol(task, protocol) if protocol else None
     changes = [] if settings is None else _paper_attention(task, settings, attention)
     changes += ["attention.sor=false"] if variant.endswith(_NO_SOR) else []
     given: dict[str, Any] = {"dataset": dataset, "backbone": backbone, "attention": attention, "horizon": horizon}
-    names = {name: given[name] for name in kind.names}
-    config = kind.resolve(settings, seed=FIRST_SEED, changes=changes, **names)
-    words = kind.command(protocol, names) + [word for change in changes for word in ("--set", change)]
+    names = {name: given[name] for name in experiment.names}
+    config = experiment.resolve(settings, seed=FIRST_SEED, changes=changes, **names)
+    words = experiment.command(protocol, names) + [word for change in changes for word in ("--set", change)]
     label = f"{dataset}{'' if horizon is None else f' {horizon}'}, {backbone}/{variant}"
-    return Job(config=config, label=label if "dataset" in names else kind.title(config), command=tuple(words))
+    return Job(config=config, label=label if "dataset" in names else experiment.title(config), command=tuple(words))
 
 
 def _paper_attention(task: str, protocol: Protocol, attention: str | None) -> list[str]:

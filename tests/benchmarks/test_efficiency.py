@@ -17,8 +17,7 @@ from toa._files import unseal
 from toa.experiments.records import write_record
 from toa.experiments.run import Job, finished, load_run
 from toa.experiments.sweep import RunContext, sweep
-from toa.training.base import TaskData
-from toa.training.forecast import FORECASTING
+from toa.training.forecast import FORECASTING, ForecastWindows
 from toa_bench.efficiency import EfficiencyRun, StepRun, row_config, row_records, run_efficiency
 from toa_bench.peer import peer_arguments
 from toa_bench.step_cost import PeakMemory, StepCost
@@ -48,7 +47,7 @@ def test_the_table_has_the_papers_ten_rows():
 def test_every_row_is_a_complete_run_on_etth1(name):
     config = row_config(name, tf32=False)
     assert (config.name, config.dataset, config.horizon, config.tf32) == (name, "ETTh1", 96, False)
-    model = FORECASTING.build(config, TaskData(channels=7))
+    model = FORECASTING.build(config, ForecastWindows(channels=7))
     assert sum(parameter.numel() for parameter in model.parameters()) > 500_000
     assert peer_arguments(config, 7)["d_model"] == config.model["embed_dim"]
 

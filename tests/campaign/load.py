@@ -17,7 +17,8 @@ from tests.campaign.kills import SETTINGS, quietly, write_table
 from tests.campaign.memory import CASES, measure_memory
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.experiments import resolve
-from toa.experiments.records import RECORD, claimed, config_hash, hashed_values, read_record, write_record
+from toa.experiments.claims import claimed
+from toa.experiments.records import RECORD, config_hash, hashed_values, read_record, write_record
 from toa.experiments.run import Job, read_outcome, read_plans, write_plan
 from toa.report.progress import read_progress
 

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.test_app import call
 from tests.experiments.sweep_cases import TINY, make_jobs, write_series
 from tests.support import ROOT
-from toa.experiments.records import claimed
+from toa.experiments.claims import claimed
 
 
 def words(path, out) -> list[str]:

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from tests.report.test_progress import finish, jobs  # noqa: F401
 from toa.cli import app
-from toa.experiments.records import CLAIM, claimed
+from toa.experiments.claims import CLAIM, claimed
 from toa.experiments.run import write_failure, write_plan
 
 runner = CliRunner(env={"COLUMNS": "200"})

@@ -18,7 +18,8 @@ import torch
 from lightning.fabric import Fabric  # noqa: F401
 
 from toa.experiments import resolve
-from toa.experiments.records import RECORD, holder
+from toa.experiments.claims import holder
+from toa.experiments.records import RECORD
 from toa.experiments.run import Job
 from toa.experiments.sweep import Event, RunContext, sweep
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from tests.support import message
-from toa.experiments.records import CLAIM, claimed, holder
+from toa.experiments.claims import CLAIM, claimed, holder
 
 
 def test_a_claim_has_one_holder_and_ends_with_its_block(tmp_path):

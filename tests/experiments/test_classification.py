@@ -6,10 +6,9 @@ import torch
 
 from tests.support import message
 from toa.data import CLASSIFICATION_SETS
-from toa.experiments import load_run, protocol_names, resolve, run_folder, run_task
+from toa.experiments import experiment_of, load_run, protocol_names, resolve, run_folder, run_task
 from toa.models import backbone_names, build_classifier
 from toa.nn import ATTENTIONS, AttentionSpec
-from toa.training import TASKS
 from toa.training.checkpoint import load_checkpoint
 
 SMALL = ("model.num_layers=1", "model.embed_dim=16", "model.ff_dim=16", "model.num_heads=2", "training.epochs=2")
@@ -121,7 +120,7 @@ def test_a_search_measures_no_test_accuracy(tmp_path):
     record = run_task(config, tmp_path, device="cpu", command=("toa", "run"))
     assert all(name.startswith("val_") for name in record["metrics"])
     assert "confusion" not in record
-    assert any("validation accuracy" in line for line in TASKS["classify"].describe(record))
+    assert any("validation accuracy" in line for line in experiment_of("classify").describe(record))
 
 
 def test_no_dataset_has_an_exception_in_the_protocol_toa():

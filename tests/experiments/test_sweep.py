@@ -14,7 +14,8 @@ from tests.support import ROOT, message
 from toa.data import load_forecast
 from toa.experiments import read_record
 from toa.experiments import sweep as sweep_module
-from toa.experiments.records import CLAIM, RECORD, claimed, holder
+from toa.experiments.claims import CLAIM, claimed, holder
+from toa.experiments.records import RECORD
 from toa.experiments.run import ERROR, Job, failure_times, finished, outcome, write_failure
 from toa.experiments.sweep import (
     EXECUTORS,

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from tests.experiments.sweep_cases import make_jobs, stamps, write_series
-from toa.experiments.records import holder
+from toa.experiments.claims import holder
 from toa.experiments.run import Job
 from toa.experiments.sweep import MAX_DEATHS, Event, RunContext, sweep
 

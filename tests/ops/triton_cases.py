@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.ops.rounding import share_past_zero, unit_of_rounding
+from tests.ops.test_row_norms import problem_of, worst_error
 from tests.support import BLOCKED, FUSED, Problem, assert_registered, make_problem, message, poison_buffers
 from toa import ops
 from toa.ops import triton_helpers
@@ -140,6 +141,26 @@ MASKS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", MASKS, ids=lambda options: "-".join(map(str, options.values())))
 def test_masks_norms_and_signs_of_the_scale(options) -> None:
     assert_kernels_are_as_accurate_as_the_reference(**{"keys": 19, "queries": 17, "width": 5, **options})
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"padding": "leading"}], ids=str)
+@pytest.mark.parametrize("activation", ["relu", "gated"])
+def test_row_norms_of_huge_scores_do_not_overflow(activation, options) -> None:
+    for score_norm in ("l2", "rms"):
+        problem = problem_of(activation, score_norm, "l2", 1e12, **options).to(DEVICE)
+        assert worst_error(problem, "triton") < 1e-3, score_norm
+
+
+@pytest.mark.parametrize("options", [{"window": 1}, {"causal": True}], ids=str)
+def test_gradients_of_queries_that_see_one_key_are_those_of_their_scores(options) -> None:
+    for seed in (1, 7):
+        problem = make_problem(seed=seed, keys=9, width=24, activation="relu", score_norm="l2", **options)
+        problem = problem.cast(torch.float32).to(DEVICE)
+        exact = problem.cast(torch.float64).results("reference")
+        for name, got in problem.results("triton").items():
+            # an l2 norm multiplies rounding by up to a thousand
+            allowed = 1e-3 * max(1.0, exact[name].abs().max().item())
+            assert (got.double() - exact[name]).abs().max() <= allowed, name
 
 
 @pytest.mark.parametrize("activation", ["relu", "gated"])

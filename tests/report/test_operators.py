@@ -16,8 +16,9 @@ from toa.report.operators import (
     write_pictures,
 )
 from toa.training import TASKS
-from toa.training.base import TaskData, model_checkpoint
+from toa.training.base import model_checkpoint
 from toa.training.checkpoint import save_checkpoint
+from toa.training.forecast import ForecastWindows
 
 
 @pytest.mark.parametrize("structure", ["dense", "dplr", "toeplitz", "banded"])
@@ -56,7 +57,7 @@ def test_pictures_of_a_run_are_those_of_its_model(tmp_path, variant):
     assert pictures_of(record, tmp_path) is None
     task = TASKS["forecast"]
     torch.manual_seed(0)
-    trained = task.build(job.config, TaskData(channels=7))
+    trained = task.build(job.config, ForecastWindows(channels=7))
     file = model_checkpoint(job.config, trained, None, columns=list("abcdefg"))
     save_checkpoint(tmp_path / task.model_file, file.tensors, file.facts)
     model = pictures_of(record, tmp_path)

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from tests.report.cases import SEED, job_of, record_of
-from toa.experiments.records import CLAIM, claimed, write_record
+from toa.experiments.claims import CLAIM, claimed
+from toa.experiments.records import write_record
 from toa.experiments.run import read_plans, write_failure, write_plan
 from toa.report.progress import read_progress
 

@@ -11,8 +11,7 @@ from tests.support import message
 from toa.data.windows import Windows
 from toa.experiments import resolve
 from toa.training import TrainingConfig, train
-from toa.training.base import TaskData
-from toa.training.forecast import FORECASTING, evaluate_forecaster, forecast_loss
+from toa.training.forecast import FORECASTING, ForecastWindows, evaluate_forecaster, forecast_loss
 from toa.training.step import ShuffledBatches
 
 
@@ -64,7 +63,7 @@ def test_a_model_with_a_fitted_shortcut_starts_as_a_ridge_regression_on_training
     series = torch.stack((torch.sin(steps / 3.0), torch.cos(steps / 5.0)), 1)
     train_windows = Windows(series, None, (0, 300), 32, 4)
     config = resolve("forecast", "two-axis", dataset="own.csv", backbone="two-axis", horizon=4, changes=["lookback=32"])
-    data = TaskData(channels=2, train=train_windows)
+    data = ForecastWindows(channels=2, train=train_windows)
     errors = []
     for start in ("mean", "ridge"):
         config = replace(config, model={**config.model, "shortcut_start": start})

@@ -204,6 +204,7 @@ class _Subject(NamedTuple):
 
 
 def _of_run(folder: Path, index: int, data_dir: Path | None) -> _Subject:
+    from toa.experiments import experiment_of
     from toa.experiments.run import load_run
     from toa.report.operators import describe_tokens
     from toa.training.diagnostics import describe_operators
@@ -215,7 +216,8 @@ def _of_run(folder: Path, index: int, data_dir: Path | None) -> _Subject:
     inputs: Any = None
     try:
         inputs = run.task.sample(run.config, index, data_dir)
-        caption = f"Sample: {run.task.unit} {index} of the test data{f' of {dataset}' if dataset else ''}."
+        unit = experiment_of(run.config.task).unit
+        caption = f"Sample: {unit} {index} of the test data{f' of {dataset}' if dataset else ''}."
     except OSError as error:
         # the data of the run are no longer there
         caption = f"No sample: {error}"

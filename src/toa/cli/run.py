@@ -51,9 +51,10 @@ def run(
         "num_nodes": num_nodes,
         "dry_run": dry_run,
     }
-    from toa.experiments.records import RECORD, claimed, holder
+    from toa.experiments.base import experiment_of
+    from toa.experiments.claims import claimed_alone
+    from toa.experiments.records import RECORD
     from toa.experiments.run import run_folder, run_task
-    from toa.training import TASKS
     from toa.training.distributed import resolve_devices
 
     config = config_of(options)
@@ -63,19 +64,12 @@ def run(
     runs = Path("runs") / task if out is None else out
     number, nodes = resolve_devices(devices, num_nodes)
     folder = run_folder(config, runs)
-    kind = TASKS[task]
+    experiment = experiment_of(task)
     with ExitStack() as held:
         # of a distributed run, the first process holds the folder
-        unfinished = is_first() and not (folder / RECORD).exists()
-        if unfinished and not held.enter_context(claimed(folder)):
-            process = holder(folder) or {}
-            raise ArgumentError(
-                folder,
-                "be free for this run",
-                f"one under way in process {process.get('pid', '?')} on {process.get('host', 'another machine')}",
-                "wait for it, or choose another --out",
-            )
-        with show_epochs(kind.title(config)) as observe:
+        if is_first() and not (folder / RECORD).exists():
+            held.enter_context(claimed_alone(folder))
+        with show_epochs(experiment.title(config)) as observe:
             record = run_task(
                 config,
                 runs,
@@ -86,18 +80,19 @@ def run(
                 command=["toa", *sys.argv[1:]],
                 observe=observe,
             )
-        _show(record, kind.describe(record), folder)
+        _show(record, experiment.describe(record), folder)
 
 
 def config_of(options: Mapping[str, Any]) -> Any:
     """The config of a run from the options of `toa run`, by their names."""
-    from toa.experiments.protocols import load_protocol
+    from toa.experiments.base import experiment_of
+    from toa.experiments.protocols import resolve
     from toa.training import TASKS
 
     task = options["task"]
-    check_choice("task", task, [name for name in TASKS if TASKS[name].subcommand == "run"])
+    check_choice("task", task, [name for name in TASKS if experiment_of(name).subcommand == "run"])
     # options that only some tasks have, with an example of those that must be given
-    task_options = TASKS[task].options
+    task_options = experiment_of(task).options
     values: dict[str, Any] = {}
     for name in ("horizon", "test_file", "label_file"):
         value = options[name]
@@ -110,7 +105,7 @@ def config_of(options: Mapping[str, Any]) -> Any:
         if value is not None:
             values[name] = str(value) if isinstance(value, Path) else value
     values |= {name: options[name] for name in ("dataset", "backbone", "attention", "seed")}
-    return TASKS[task].resolve(load_protocol(task, options["protocol"]), changes=options["change"] or (), **values)
+    return resolve(task, options["protocol"], changes=options["change"] or (), **values)
 
 
 def _show(record: dict[str, Any], lines: list[str], folder: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from toa.nn import AttentionSpec
-from toa.training.base import Task, TaskData
+from toa.training.base import Task
 from toa.training.distributed import make_fabric
 from toa.training.loop import TrainingState
 
@@ -27,7 +27,7 @@ def attention_spec(attention: str | Mapping[str, Any]) -> AttentionSpec:
 
 
 def train_task(
-    task: Task, config: Any, data: TaskData, *, device: str, progress: bool, title: str
+    task: Task, config: Any, data: object, *, device: str, progress: bool, title: str
 ) -> tuple[nn.Module, TrainingState]:
     """Train a model without changing the global random state, with a bar of this title if `progress`."""
     if progress:

@@ -33,8 +33,8 @@ from toa.estimators.probabilities import (
     softmax,
     stratified_folds,
 )
-from toa.training.base import TASKS, TaskData
-from toa.training.classify import classify, validation_logits
+from toa.training.base import TASKS
+from toa.training.classify import TrainingCases, classify, validation_logits
 from toa.training.distributed import resolve_device
 from toa.training.loop import TrainingStopped
 from toa.training.optimization import TrainingConfig
@@ -214,7 +214,7 @@ def _repeated(probabilities: Probabilities, folds: Folds) -> HeldOut:
 
 
 def _train(
-    spec: CaseNetworkSpec, architecture: Mapping[str, Any], schedule: Mapping[str, Any], data: TaskData
+    spec: CaseNetworkSpec, architecture: Mapping[str, Any], schedule: Mapping[str, Any], data: TrainingCases
 ) -> tuple[nn.Module, TrainingStopped | None]:
     """Train without changing the global random state; with the best weights, a signal that ended it is returned."""
     config = _config(spec, architecture, epochs=schedule["epochs"], batch_size=schedule["batch_size"])
@@ -229,15 +229,14 @@ def _train(
 
 def _task_data(
     schema: CaseSchema, architecture: Mapping[str, Any], models: int, train: Cases | None = None
-) -> TaskData:
+) -> TrainingCases:
     """The cases, with the sizes that the model depends on."""
     patch = patch_of(architecture)
-    return TaskData(
+    return TrainingCases(
         channels=len(schema.columns) * patch,
         train=train,
         length=-(-schema.length // patch),
-        # any sequence: its length counts
-        classes=schema.classes,  # type: ignore[arg-type]
+        classes=schema.classes,
         folds=torch.from_numpy(np.arange(models)) if models else None,
     )
 

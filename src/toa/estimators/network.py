@@ -29,9 +29,8 @@ from toa.estimators.origins import series_scale
 from toa.estimators.settings import ForecastSettings, NetworkSpec
 from toa.estimators.units import MeanModel, Prediction, UnitsModel, conformal_width, join_batches, spread
 from toa.models import BACKBONES, backbone_names
-from toa.training.base import TaskData
 from toa.training.distributed import resolve_device
-from toa.training.forecast import HorizonForecasting, evaluation_batches
+from toa.training.forecast import ForecastWindows, HorizonForecasting, evaluation_batches
 from toa.training.optimization import TrainingConfig
 
 # largest number of held-out windows times columns; if there are more, every second, third, … window is used
@@ -182,9 +181,9 @@ class NetworkPlan:
     validation: float | None = None
 
     @property
-    def data(self) -> TaskData:
+    def data(self) -> ForecastWindows:
         """The windows, with the sizes that the model depends on."""
-        return TaskData(channels=len(self.inputs.columns), train=self.train, val=self.stop)
+        return ForecastWindows(channels=len(self.inputs.columns), train=self.train, val=self.stop)
 
 
 def plan_network(
@@ -322,7 +321,7 @@ def build_network(
 ) -> nn.Module:
     """An untrained network, or the mean of as many as there are seeds."""
     config = _config(spec, inputs, architecture, schedule, seeds[0], epochs=1, batch_size=1)
-    data = TaskData(channels=len(inputs.columns), train=None, val=None)
+    data = ForecastWindows(channels=len(inputs.columns), train=None, val=None)
     if len(seeds) == 1:
         return _TASK.build(config, data)
     return MeanModel(_TASK.build(config, data) for _ in seeds)

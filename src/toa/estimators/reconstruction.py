@@ -23,8 +23,7 @@ from toa.estimators.effort import Effort
 from toa.estimators.importance import Importance, in_float64, integrated_gradients
 from toa.estimators.scoring import Rows, Series, clip
 from toa.ops.dropout import initial_weights
-from toa.training.anomaly import AnomalyDetection, channel_errors, score_ends
-from toa.training.base import TaskData
+from toa.training.anomaly import AnomalyDetection, ReconstructionWindows, channel_errors, score_ends
 from toa.training.distributed import resolve_device, seeded
 from toa.training.optimization import TrainingConfig
 
@@ -128,10 +127,10 @@ class ReconstructionPlan:
     stride: int
 
     @property
-    def data(self) -> TaskData:
+    def data(self) -> ReconstructionWindows:
         """The windows, with the sizes that the model depends on."""
         windows = SeriesWindows(self.train, self.shape.rows, stride=self.stride)
-        return TaskData(channels=self.shape.channels, train=windows, val=self.held)
+        return ReconstructionWindows(channels=self.shape.channels, train=windows, val=self.held)
 
 
 def plan_reconstruction(
@@ -239,7 +238,7 @@ def _to_tensor(values: Series, largest: float | None, device: str) -> Tensor:
 
 
 def _build(spec: ReconstructionSpec, shape: WindowShape, architecture: Mapping[str, Any], *, epochs: int) -> nn.Module:
-    data = TaskData(channels=shape.channels, train=None, val=None)
+    data = ReconstructionWindows(channels=shape.channels, train=None, val=None)
     return _TASK.build(_config(spec, shape, architecture, epochs=epochs), data)
 
 

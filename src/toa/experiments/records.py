@@ -1,22 +1,11 @@
-"""The folder of a run: a JSON record with config, data, versions and metrics, and a claim while a process works on it.
+"""The record of a run: JSON with config, data, versions and metrics."""
 
-A claim is a kernel lock (`flock`) on the file `claim.json`, which names the holder: of all processes that share a
-results folder, only one at a time works on a run. The kernel releases it when the process ends, even after SIGKILL, so
-no claim outlives its holder. Other machines see the lock if the file system forwards locks, as NFS does. The package
-`filelock` cannot replace this: it does not report the holder, it leaves its file in the run folder, and without kernel
-locks it falls back to a file that stays locked after its process is killed.
-"""
-
-import fcntl
 import hashlib
 import json
-import os
 import platform
 import shlex
 import subprocess
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +14,7 @@ import torch
 
 import toa
 from toa._checks import Argument, ArgumentError, MissingFileError
-from toa._files import check_writable, parse_json, read_text, remove_partial, seal, unseal, write_atomically
+from toa._files import parse_json, read_text, seal, unseal, write_atomically
 from toa.nn import Attention
 from toa.nn.registry import ADDED_LATER
 from toa.training.base import Evaluation
@@ -33,8 +22,6 @@ from toa.training.base import Record as Record
 
 # file of the record in the folder of a run
 RECORD = "record.json"
-# file of the claim in the folder of a run
-CLAIM = "claim.json"
 
 
 def hashed_values(value: Any) -> Any:
@@ -188,84 +175,3 @@ def checkout_commit() -> str | None:
     if own_file != f"src/toa/experiments/{Path(__file__).name}":
         return None
     return commit or None
-
-
-@contextmanager
-def claimed(folder: Path) -> Iterator[bool]:
-    """Hold a folder inside the block; yields False if another process holds it.
-
-    Creates the folder if needed, and removes it at the end if it is empty.
-    """
-    path = folder / CLAIM
-    descriptor = _lock(path)
-    if descriptor is None:
-        yield False
-        return
-    try:
-        # what a process left that died while it held the claim
-        for partial in folder.glob("*.partial"):
-            remove_partial(partial)
-        yield True
-    finally:
-        # removed before the lock ends: a process that has the file open sees that it is gone, and tries again
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
-        with suppress(OSError):
-            folder.rmdir()
-
-
-def holder(folder: Path) -> Record | None:
-    """Return pid, host and start time ("since") of the process that holds a folder; None if it is free."""
-    try:
-        descriptor = os.open(folder / CLAIM, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        try:
-            content: Record = json.loads(os.read(descriptor, 4096))
-        except ValueError:
-            # locked, but not written yet
-            content = {}
-        return content
-    finally:
-        os.close(descriptor)
-    # the file was left by a process that died
-    return None
-
-
-def _lock(path: Path) -> int | None:
-    """Return the descriptor of the locked file; None if another process holds the lock."""
-    while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except FileNotFoundError:
-            # the previous holder removed the folder between the two calls
-            continue
-        except OSError:
-            check_writable(path.parent)
-            raise
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                break
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            os.close(descriptor)
-            raise ArgumentError(
-                path.parent,
-                "be on a file system that supports file locks",
-                f"an error: {error}",
-                "choose another folder",
-            ) from None
-        # the previous holder removed this file; lock the one that now has its name
-        os.close(descriptor)
-    os.truncate(descriptor, 0)
-    os.write(descriptor, json.dumps({"pid": os.getpid(), "host": platform.node(), "since": time.time()}).encode())
-    return descriptor

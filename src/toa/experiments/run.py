@@ -20,6 +20,7 @@ from torch import nn
 
 from toa._checks import ArgumentError
 from toa._files import parse_json, read_text, seal, unseal, write_atomically
+from toa.experiments.base import experiment_of
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record
 from toa.training import TASKS, RunOptions, Task
 from toa.training.checkpoint import check_weights, load_checkpoint, model_with, save_checkpoint
@@ -40,7 +41,7 @@ _FIELDS = ("task", "name", "config", "wall_s", "device", "command")
 
 def run_folder(config: Any, out: Path) -> Path:
     """Folder of a run, named after its config and the config's hash, in the folder of all runs of its task."""
-    return out / f"{TASKS[config.task].folder_name(config)}-{config_hash(config)[:8]}"
+    return out / f"{experiment_of(config.task).folder_name(config)}-{config_hash(config)[:8]}"
 
 
 def run_task(config: Any, out: Path, **options: Any) -> Record:
@@ -176,7 +177,7 @@ class Job:
 
 def outcome(record: Record) -> str:
     """One line about a record: errors, best epoch, seconds."""
-    shown = TASKS[record["task"]].summary_metrics if record["task"] in TASKS else {}
+    shown = experiment_of(record["task"]).summary_metrics if record["task"] in TASKS else {}
     words = [f"{name} {record['metrics'][key]:.4f}" for key, name in shown.items() if key in record["metrics"]]
     if record.get("history"):
         words.append(f"best {record['best_epoch']}/{len(record['history'])}")

@@ -26,7 +26,7 @@ import torch
 
 from toa._checks import ArgumentError, check_at_least, check_choice
 from toa._files import check_writable
-from toa.experiments.records import claimed
+from toa.experiments.claims import claimed
 from toa.experiments.run import (
     ERROR,
     Job,

@@ -14,7 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from toa.ops._backend import LAUNCH_OPTIONS
+from toa.ops.attention import definitions
 
+# `toa.ops.attention.definitions.ROW_UNIT`, as kernels read a global number
+ROW_UNIT = tl.constexpr(definitions.ROW_UNIT)
 # tensor cores multiply tiles of at least this size
 SMALLEST = 16
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toa._checks import ArgumentError
-from toa.experiments.records import RECORD, Record, holder, read_record
+from toa.experiments.claims import holder
+from toa.experiments.records import RECORD, Record, read_record
 from toa.experiments.run import ERROR, Estimates, Job, outcome, read_error, read_plans
 
 

@@ -3,7 +3,7 @@
 from toa.training.anomaly import AnomalyRun
 from toa.training.base import TASKS, Evaluation, Task
 from toa.training.classify import ClassifyRun
-from toa.training.config import Protocol, RunConfig, RunOptions
+from toa.training.config import RunConfig, RunOptions
 from toa.training.distributed import make_fabric
 from toa.training.forecast import ForecastRun
 from toa.training.loop import TrainingState, TrainingStopped, time_steps, train
@@ -15,7 +15,6 @@ __all__ = [
     "ClassifyRun",
     "Evaluation",
     "ForecastRun",
-    "Protocol",
     "RunConfig",
     "RunOptions",
     "Task",

@@ -3,7 +3,7 @@
 Alphabet: B batch, N windows, L window length, C channels, T steps.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -13,14 +13,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from toa._checks import ArgumentError, check_at_least, check_choice, check_finite
+from toa._checks import ArgumentError, check_at_least, check_finite
 from toa._limits import most_windows
 from toa.data import ANOMALY_SETS, SeriesWindows, check_own_files, load_anomaly, locate_anomaly
-from toa.data.anomaly import own_files
+from toa.data.anomaly import AnomalyData, own_files
 from toa.models import build_reconstructor
-from toa.training.base import TASKS, Evaluation, Record, Task, TaskData, check_sample, model_checkpoint
+from toa.training.base import TASKS, Evaluation, Record, Task, check_sample, model_checkpoint
 from toa.training.checkpoint import Checkpoint
-from toa.training.config import Protocol, RunConfig, SettingTree, merge
+from toa.training.config import RunConfig
 from toa.training.detection import Detection, SeriesScores, detect
 from toa.training.metrics import evaluating, mean_metrics, squared_error
 
@@ -77,6 +77,35 @@ class AnomalyRun(RunConfig):
             check_own_files(self.dataset, self.test_file, self.label_file, label_column=self.label_column)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ReconstructionWindows:
+    """What `build`, `batches` and `validate` read of `DetectionData`.
+
+    Attributes:
+        train: Windows to train on; None to build a model only.
+        val: Windows to choose the epoch by; None keeps the last epoch.
+    """
+
+    channels: int
+    train: Any = None
+    val: Any = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class DetectionData:
+    """The windows of a run, and the series that they are cut from."""
+
+    channels: int
+    train: SeriesWindows
+    val: SeriesWindows
+    source: AnomalyData
+
+    @property
+    def checksum(self) -> str:
+        """Checksum of the files."""
+        return self.source.checksum
+
+
 class AnomalyDetection(Task):
     """Flag anomalous steps of a series; see `Task` for the methods.
 
@@ -84,21 +113,8 @@ class AnomalyDetection(Task):
     """
 
     config = AnomalyRun
-    options: Mapping[str, str | None] = {"test_file": None, "label_file": None}
-    summary_metrics: Mapping[str, str] = {"val_mse": "val", "tslib-pa/pa_f1": "PA-F1", "strict/f1": "strict F1"}
     catalogue = ANOMALY_SETS
     model_kind = "reconstruct"
-
-    def dataset_settings(self, protocol: Protocol, table: SettingTree, dataset: str, **names: Any) -> SettingTree:
-        if not self.check_dataset(dataset):
-            return merge({}, table["default"])
-        # the 28 machines share one table
-        own = "SMD-machine" if dataset.startswith("SMD-machine-") else dataset
-        check_choice(f"dataset of protocol {protocol.name!r}", own, [name for name in table if name != "default"])
-        return merge(table["default"], table[own])
-
-    def describe_metrics(self, metrics: Mapping[str, float]) -> str:
-        return f"validation MSE {metrics['val_mse']:.4f}"
 
     def locate(self, dataset: str, data_dir: Path | None) -> Sequence[Path]:
         return locate_anomaly(ANOMALY_SETS[dataset], data_dir)[1]
@@ -106,7 +122,7 @@ class AnomalyDetection(Task):
     def own_files(self, config: AnomalyRun) -> Sequence[Path]:
         return own_files(config.dataset, config.test_file, config.label_file, label_column=config.label_column)
 
-    def load(self, config: AnomalyRun, device: torch.device, data_dir: Path | None = None) -> TaskData:
+    def load(self, config: AnomalyRun, device: torch.device, data_dir: Path | None = None) -> DetectionData:
         names = ("fill", "index_column", "label_column", "allow_constant")
         how = {name: getattr(config, name) for name in names}
         files: dict[str, Any] = {"test_file": config.test_file or None, "label_file": config.label_file or None}
@@ -123,7 +139,7 @@ class AnomalyDetection(Task):
                     "shorten the window, or change validation_share",
                 )
             windows[name] = SeriesWindows(part, config.lookback, stride=config.window_stride)
-        return TaskData(channels=data.train.shape[1], source=data, checksum=data.checksum, **windows)
+        return DetectionData(channels=data.train.shape[1], source=data, **windows)
 
     def sample(self, config: AnomalyRun, index: int, data_dir: Path | None = None) -> tuple[Tensor | None, ...]:
         series = self.load(config, torch.device("cpu"), data_dir).source.test
@@ -131,7 +147,7 @@ class AnomalyDetection(Task):
         start = stride * check_sample(index, (len(series) - length) // stride + 1)
         return (series[None, start : start + length],)
 
-    def build(self, config: AnomalyRun, data: TaskData) -> nn.Module:
+    def build(self, config: AnomalyRun, data: ReconstructionWindows | DetectionData) -> nn.Module:
         assert config.attention is not None
         return build_reconstructor(
             config.backbone,
@@ -142,15 +158,15 @@ class AnomalyDetection(Task):
         )
 
     def rebuild(self, config: AnomalyRun, saved: Checkpoint) -> nn.Module:
-        return self.build(config, TaskData(channels=len(saved.tensors["scaler.mean"])))
+        return self.build(config, ReconstructionWindows(channels=len(saved.tensors["scaler.mean"])))
 
     def loss(self, config: AnomalyRun, fabric: Any) -> Callable[..., Tensor]:
         return lambda model, x: squared_error(model(x), x).mean()
 
-    def validate(self, config: AnomalyRun, data: TaskData) -> Callable[[nn.Module], float]:
+    def validate(self, config: AnomalyRun, data: ReconstructionWindows | DetectionData) -> Callable[[nn.Module], float]:
         return lambda model: evaluate_reconstruction(model, data.val)
 
-    def evaluate(self, config: AnomalyRun, model: nn.Module, data: TaskData) -> Evaluation:
+    def evaluate(self, config: AnomalyRun, model: nn.Module, data: DetectionData) -> Evaluation:
         validation = evaluate_reconstruction(model, data.val)
         train, test = (
             score_series(model, SeriesWindows(series, config.lookback, stride=config.window_stride, whole=True))

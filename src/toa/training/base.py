@@ -3,7 +3,7 @@
 The command line, experiments and reports work on any entry of `TASKS`; none of them has a table keyed by task.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from toa._checks import ArgumentError, check_at_least, check_choice
+from toa._checks import ArgumentError, check_at_least
 from toa._files import check_writable
 from toa._plugins import PluginRegistry
 from toa._registry import Registry
 from toa.data import StandardScaler, current_checksum
-from toa.models import BACKBONES, backbone_names
 from toa.models.registry import ModelKind
-from toa.nn import ATTENTIONS, AttentionSpec, share_drop_rate
+from toa.nn import AttentionSpec, share_drop_rate
 from toa.ops.dropout import initial_weights
 from toa.training.checkpoint import Checkpoint
-from toa.training.config import Protocol, RunOptions, SettingTree, build_config, change, merge
-from toa.training.diagnostics import branch_sizes, contributions, describe_operators, operator_norms
+from toa.training.config import RunOptions, build_config
+from toa.training.diagnostics import branch_sizes, contributions, operator_norms
 from toa.training.distributed import make_fabric, numerics, seeded
 from toa.training.loop import TrainingState, time_steps, train
 from toa.training.optimization import TrainingConfig
@@ -52,26 +51,6 @@ class Evaluation:
     writes: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class TaskData:
-    """The fields of loaded data that `build`, `batches` and `validate` read.
-
-    Attributes:
-        train: Windows or cases to train on; None to build a model only.
-        val: Windows or cases to choose the epoch by; None keeps the last epoch.
-        source: The dataset that they are cut from. The fields after it are those of `ClassificationData`.
-    """
-
-    channels: int
-    train: Any = None
-    val: Any = None
-    source: Any = None
-    length: int = 0
-    classes: Sequence[Any] = ()
-    folds: Any = None
-    checksum: str = ""
-
-
 class Task:
     """One kind of run: its config, its data, and how a model is trained and evaluated.
 
@@ -81,11 +60,6 @@ class Task:
         config: Class of the configs, with the name of the task as class attribute `task`. It has `name`, and
             unless the task overrides `measure` also the fields of `RunConfig` from `training` on.
         parts: Fields of the config that are configs themselves.
-        subcommand: Command of `toa` that runs it.
-        names: Arguments of `resolve` that choose a run, beside the seed.
-        options: Options of `toa run` for this task only, each with an example value if it is required, else None.
-        unit: What one sample is: a window, a case, a signal.
-        summary_metrics: Metrics of a record for a one-line summary, each with a short label.
         record_fields: Fields that every record of this task has, beside those of all records.
         catalogue: Datasets by name; None if the task has no dataset.
         model_file: File of the trained weights in a run's folder; "" if no model is kept.
@@ -94,91 +68,10 @@ class Task:
 
     config: type[Any]
     parts: Mapping[str, type[Any]] = {"attention": AttentionSpec, "training": TrainingConfig}
-    subcommand: str = "run"
-    names: tuple[str, ...] = ("dataset", "backbone", "attention")
-    options: Mapping[str, str | None] = {}
-    unit: str = "window"
-    summary_metrics: Mapping[str, str] = {}
     record_fields: tuple[str, ...] = ("devices", "best_epoch", "history")
     catalogue: Registry[Any] | None = None
     model_file: str = "model.safetensors"
     model_kind: ModelKind = "forecast"
-
-    # configs
-
-    def resolve(
-        self,
-        protocol: Protocol | None,
-        *,
-        dataset: str,
-        backbone: str,
-        attention: str | None = None,
-        seed: int | None = None,
-        changes: Iterable[str] = (),
-        **names: Any,
-    ) -> Any:
-        """Build the config of one run from a protocol.
-
-        Args:
-            protocol: Settings of this task; None only for a task without protocols.
-            dataset: A dataset that the protocol covers, or the path of a file, which gets the default settings.
-            attention: A name of `toa.nn.ATTENTIONS`, the recipe's or else the protocol's if None; must be None for a
-                model without a choice.
-            changes: Settings to change, as "key=value" with dots for nested keys: "training.epochs=3".
-        """
-        assert protocol is not None
-        # whether each model has a choice of attention
-        backbones = {name: BACKBONES[name].takes_attention for name in backbone_names(self.model_kind)}
-        check_choice("backbone", backbone, backbones)
-        covered = [name for name in protocol.tables if name in backbones]
-        check_choice(f"backbone of protocol {protocol.name!r}", backbone, covered)
-        table = protocol.tables[backbone]
-        settings = self.dataset_settings(protocol, table, dataset, **names)
-        default = protocol.default_attention if backbones[backbone] else None
-        recipe: SettingTree = {}
-        if "recipe" in table:
-            family = "toa" if (attention or default or "").startswith("toa-") else "softmax"
-            small = self.training_windows(settings, dataset, **names) < protocol.small_below
-            for size in ("all", "small" if small else "large"):
-                recipe = merge(recipe, table["recipe"].get(family, {}).get(size, {}))
-        named = recipe.get("attention", {}).pop("name", default)
-        attention = named if attention is None else attention
-        settings = merge(merge(settings, {"attention": protocol.attention.get(attention or "", {})}), recipe)
-        settings |= {"protocol": protocol.name, "dataset": dataset, "backbone": backbone, **names}
-        if seed is not None:
-            settings["seed"] = seed
-        for text in changes:
-            change(settings, text)
-        where = f"protocol {protocol.name!r} for {backbone} on {dataset}"
-        settings = {"training": {}, **settings}
-        options = settings.pop("attention")
-        if backbones[backbone]:
-            check_choice("attention", attention, ATTENTIONS)
-            config = self.config_from({**settings, "attention": {"name": attention, **options}}, where)
-            return replace(config, attention=config.attention.resolved())
-        if attention is not None or options:
-            raise ArgumentError(
-                "attention",
-                f"be left out for model {backbone!r}, which has no choice of attention",
-                f"{attention or ', '.join(options)!r} in {where}",
-            )
-        return self.config_from({**settings, "attention": None}, where)
-
-    def dataset_settings(self, protocol: Protocol, table: SettingTree, dataset: str, **names: Any) -> SettingTree:
-        """Settings of a backbone for one dataset."""
-        self.check_dataset(dataset)
-        return merge(table["default"], table.get(dataset, {}))
-
-    def training_windows(self, settings: SettingTree, dataset: str, **names: Any) -> int:
-        """Number of training windows of a dataset, which decides the size in a protocol's recipe; 0 if unknown."""
-        return 0
-
-    def check_dataset(self, dataset: str) -> bool:
-        """Whether a dataset is in the catalogue; a name that is neither in it nor a file's path raises ValueError."""
-        known = self.catalogue is not None and dataset in self.catalogue
-        if not known and not Path(dataset).suffix:
-            check_choice("dataset", dataset, self.catalogue or ())
-        return known
 
     def config_from(self, values: Mapping[str, Any], where: str | None = None) -> Any:
         """Build a config from plain values, such as those of a record; `where` names their source in errors."""
@@ -188,35 +81,6 @@ class Task:
             if plain.get(name) is not None:
                 plain[name] = build_config(part, plain[name], f"{name} of {where}")
         return build_config(self.config, plain, where)
-
-    # names
-
-    def folder_name(self, config: Any) -> str:
-        """Readable start of the run's folder name; the config's hash follows it."""
-        return f"{Path(config.dataset).stem}-{config.name.replace('/', '-')}-{config.seed}"
-
-    def title(self, config: Any) -> str:
-        """Title of the progress bar."""
-        return f"{config.name} on {Path(config.dataset).stem}"
-
-    def command(self, protocol: str, names: Mapping[str, Any]) -> list[str]:
-        """The command line that runs a config of a protocol."""
-        words = ["toa", self.subcommand, "--task", self.config.task, "--protocol", protocol]
-        return words + [word for name, value in names.items() for word in (f"--{name}", str(value))]
-
-    def describe(self, record: Record) -> list[str]:
-        """Sentences about a finished run."""
-        epochs = f"(epoch {record['best_epoch']} of {len(record['history'])})"
-        time = f"{record['wall_s']:.0f} s on {record['device']}"
-        lines = [f"{self.describe_metrics(record['metrics'])} {epochs}; {time}"]
-        if full := record.get("subset_of"):
-            dataset = record["config"]["dataset"]
-            lines.append(f"{dataset} is a part of {full}: do not compare it with published numbers.")
-        return lines + describe_operators(record)
-
-    def describe_metrics(self, metrics: Mapping[str, float]) -> str:
-        """The most important metrics of a record as text."""
-        return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
 
     # data
 

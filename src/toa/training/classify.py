@@ -7,12 +7,13 @@ all. In the test the models vote (`FoldModels`).
 Alphabet: B batch, L length, C channels, K classes, F folds.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,13 +23,11 @@ from toa.data import CLASSIFICATION_SETS, ClassificationData, load_classificatio
 from toa.data.classification import Cases, EvaluationSplit, FoldCases, fold_rows, own_pair
 from toa.models import BACKBONES, build_classifier
 from toa.nn.registry import ADDED_LATER
-from toa.training.base import TASKS, Evaluation, Record, Task, TaskData, check_sample, model_checkpoint
+from toa.training.base import TASKS, Evaluation, Task, check_sample, model_checkpoint
 from toa.training.checkpoint import Checkpoint
-from toa.training.config import RunConfig, SettingTree
+from toa.training.config import RunConfig
 from toa.training.metrics import class_scores, confusion_matrix, evaluating
 from toa.training.step import ShuffledBatches
-
-Loaded = ClassificationData | TaskData
 
 # bytes of activations per value without gradients
 _EVALUATION_BYTES = 1 << 12
@@ -51,6 +50,27 @@ class ClassifyRun(RunConfig):
     test: bool = field(default=True, metadata=ADDED_LATER)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TrainingCases:
+    """What `build`, `batches` and `validate` read of `ClassificationData`.
+
+    Attributes:
+        train: Cases to train on; None to build a model only.
+        val: Cases to choose the epoch by; None keeps the last epoch.
+        folds: Fold of each training case, one model per fold; None for one model.
+    """
+
+    channels: int
+    length: int
+    classes: Sequence[Any] | np.ndarray
+    train: Any = None
+    val: Any = None
+    folds: Tensor | None = None
+
+
+Loaded = ClassificationData | TrainingCases
+
+
 class Classification(Task):
     """Classify series; see `Task` for the methods.
 
@@ -59,34 +79,8 @@ class Classification(Task):
     """
 
     config = ClassifyRun
-    unit = "case"
     model_kind = "classify"
-    summary_metrics: Mapping[str, str] = {"val_accuracy": "val", "accuracy": "test"}
     catalogue = CLASSIFICATION_SETS
-
-    def folder_name(self, config: ClassifyRun) -> str:
-        dataset = Path(config.dataset).name.split("_TRAIN.ts")[0]
-        return f"{dataset}-{config.evaluation}-{config.name.replace('/', '-')}-{config.seed}"
-
-    def title(self, config: ClassifyRun) -> str:
-        return f"{super().title(config)}, {config.evaluation}"
-
-    def describe_metrics(self, metrics: Mapping[str, float]) -> str:
-        validation = f"validation accuracy {metrics['val_accuracy']:.4f}"
-        if "accuracy" not in metrics:
-            return validation
-        test = f"test accuracy {metrics['accuracy']:.4f}, balanced {metrics['balanced_accuracy']:.4f}"
-        return f"{test}, macro F1 {metrics['macro_f1']:.4f}; {validation}"
-
-    def describe(self, record: Record) -> list[str]:
-        lines = super().describe(record)
-        if record["config"]["evaluation"] == "tslib-uea":
-            lines.append("validation is TEST, as the peers report: the best accuracy of all epochs, not an estimate.")
-        return lines
-
-    def training_windows(self, settings: SettingTree, dataset: str, **names: Any) -> int:
-        """Number of training cases; 0 for a user's own files."""
-        return CLASSIFICATION_SETS[dataset].train if dataset in CLASSIFICATION_SETS else 0
 
     def locate(self, dataset: str, data_dir: Path | None) -> Sequence[Path]:
         return locate_classification(CLASSIFICATION_SETS[dataset], data_dir)
@@ -136,7 +130,7 @@ class Classification(Task):
         # on the CPU also inside of `torch.device("meta")`
         folds = torch.arange(facts["folds"], device="cpu") if facts.get("folds") else None
         sizes = {"length": facts["length"], "classes": facts["classes"]}
-        return self.build(config, TaskData(channels=channels, folds=folds, **sizes))
+        return self.build(config, TrainingCases(channels=channels, folds=folds, **sizes))
 
     def batches(self, config: ClassifyRun, data: Loaded, device: torch.device) -> ShuffledBatches:
         source = data.train if data.folds is None else FoldCases(cases=data.train, rows=fold_rows(data.folds))

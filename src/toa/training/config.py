@@ -1,17 +1,11 @@
-"""Configs of runs, the options of one execution, and protocols as tables of settings.
+"""Configs of runs, and the options of one execution."""
 
-A protocol has one table per backbone. In it, `default` applies to every dataset, and a table named after a dataset
-overrides it. `[attention.NAME]` lists where an attention differs from its defaults. A backbone's `recipe.FAMILY.SIZE`
-overrides both: FAMILY is "toa" or "softmax" (all other attentions), SIZE "all", "small" or "large" (by `small_below`).
-"""
-
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from toa._checks import ArgumentError, check_at_least, check_seed
+from toa._checks import check_at_least, check_seed
 from toa.nn import AttentionSpec
 from toa.nn.registry import check_literals
 from toa.training.distributed import resolve_device
@@ -23,7 +17,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 
-SettingTree = dict[str, Any]
 Precision = Literal["32-true", "bf16-mixed"]
 
 
@@ -93,25 +86,6 @@ class RunOptions:
         resolve_device(self.device)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Protocol:
-    """Named settings of one task.
-
-    Attributes:
-        seeds: Seeds to run by default, for a task that has several.
-        default_attention: Attention of a run that names none.
-        small_below: Number of training windows from which a dataset is large.
-    """
-
-    name: str
-    about: str
-    tables: Mapping[str, SettingTree]
-    attention: Mapping[str, SettingTree]
-    seeds: tuple[int, ...] = ()
-    default_attention: str = "toa-gated"
-    small_below: int = 0
-
-
 def build_config(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     """Build a config from plain values."""
     known = [field.name for field in fields(kind)]
@@ -123,29 +97,3 @@ def build_config(kind: type[T], values: Mapping[str, Any], where: str) -> T:
         return kind(**plain)
     except TypeError as error:
         raise ValueError(f"{where} must set every key without a default: {error}.") from None
-
-
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> SettingTree:
-    """Merge two tables recursively into a new one; `above` takes precedence."""
-    merged = {key: merge(value, {}) if isinstance(value, Mapping) else value for key, value in below.items()}
-    for key, value in above.items():
-        old = merged.get(key)
-        merged[key] = merge(old if isinstance(old, dict) else {}, value) if isinstance(value, Mapping) else value
-    return merged
-
-
-def change(settings: SettingTree, text: str) -> None:
-    """Apply "key=value" in place. Dots separate nested keys; a value that is not TOML is taken as text."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ArgumentError("a change", "read key=value", repr(text), "for instance training.learning_rate=1e-3")
-    *path, last = key.split(".")
-    table = settings
-    for part in path:
-        if not isinstance(table.get(part, {}), dict):
-            raise ValueError(f"unknown key {key!r}; {part!r} has no nested keys.")
-        table = table.setdefault(part, {})
-    try:
-        table[last] = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        table[last] = value

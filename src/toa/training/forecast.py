@@ -3,7 +3,7 @@
 Alphabet: B batch, L look-back, P horizon, C channels, F features, Q quantile levels.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -14,15 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from toa._checks import ArgumentError, check_at_least, check_choice, check_positive
+from toa._checks import check_at_least, check_choice, check_positive
 from toa._limits import most_windows
-from toa.data import DATASETS, SPLIT_RULES, ForecastData, load_forecast, locate, mark_names, split_rows
+from toa.data import DATASETS, SPLIT_RULES, ForecastData, load_forecast, locate, mark_names
 from toa.data.windows import Windows
 from toa.models import BackboneForecaster, ForecastModel, build_forecaster
 from toa.nn.registry import ADDED_LATER
-from toa.training.base import TASKS, Evaluation, Task, TaskData, check_sample, model_checkpoint
+from toa.training.base import TASKS, Evaluation, Task, check_sample, model_checkpoint
 from toa.training.checkpoint import Checkpoint
-from toa.training.config import Protocol, RunConfig, SettingTree, merge
+from toa.training.config import RunConfig
 from toa.training.metrics import FORECAST_METRICS, evaluating, mean_metrics, pinball_error
 from toa.training.step import ShuffledBatches
 
@@ -88,62 +88,25 @@ class ForecastRun(RunConfig):
             check_at_least("epoch_steps", self.epoch_steps, 1)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ForecastWindows:
+    """What `build`, `batches` and `validate` read of `ForecastData`.
+
+    Attributes:
+        train: Windows to train on; None to build a model only.
+        val: Windows to choose the epoch by; None keeps the last epoch.
+    """
+
+    channels: int
+    train: Any = None
+    val: Any = None
+
+
 class Forecasting(Task):
     """Forecast all channels of a series; see `Task` for the methods."""
 
     config = ForecastRun
-    names = ("dataset", "backbone", "attention", "horizon")
-    options: Mapping[str, str | None] = {"horizon": "96"}
-    summary_metrics: Mapping[str, str] = {"val_mse": "val", "mse": "test", "mae": "mae"}
     catalogue = DATASETS
-
-    def dataset_settings(self, protocol: Protocol, table: SettingTree, dataset: str, **names: Any) -> SettingTree:
-        """Settings for one dataset and horizon: `horizons` lists those covered, `horizon.N` overrides for one."""
-        settings = merge({}, table["default"])
-        horizons = settings.pop("horizons")
-        if not self.check_dataset(dataset):
-            return settings
-        full = DATASETS[dataset].subset_of or dataset
-        horizon = names["horizon"]
-        check_choice(f"dataset of protocol {protocol.name!r}", full, [name for name in table if name in DATASETS])
-        own = merge({}, table[full])
-        horizons = own.pop("horizons", horizons)
-        if horizon not in horizons:
-            raise ArgumentError(
-                f"horizon of {dataset} in protocol {protocol.name!r}",
-                f"be one of {', '.join(map(str, horizons))}",
-                horizon,
-                "for another, give the file's path instead of the dataset's name",
-            )
-        by_horizon = own.pop("horizon", {})
-        return merge(merge(settings, own), by_horizon.get(str(horizon), {}))
-
-    def training_windows(self, settings: SettingTree, dataset: str, **names: Any) -> int:
-        """Windows of the train split; of a user's CSV file, from the number of its lines."""
-        rule: Any = "ratio"
-        if dataset in DATASETS:
-            rows = DATASETS[dataset].rows
-            rule = settings.get("split") or DATASETS[dataset].split
-        elif Path(dataset).suffix == ".csv" and Path(dataset).is_file():
-            rows = max(0, Path(dataset).read_bytes().count(b"\n") - 1)
-        else:
-            return 0
-        try:
-            split = split_rows(rule, rows, lookback=settings["lookback"], horizon=names["horizon"])
-        except ValueError:
-            # too short: loading reports it
-            return 0
-        return split.train.windows(settings["lookback"], names["horizon"])
-
-    def folder_name(self, config: ForecastRun) -> str:
-        return f"{Path(config.dataset).stem}-{config.horizon}-{config.name.replace('/', '-')}-{config.seed}"
-
-    def title(self, config: ForecastRun) -> str:
-        return f"{config.name} on {Path(config.dataset).stem}, horizon {config.horizon}"
-
-    def describe_metrics(self, metrics: Mapping[str, float]) -> str:
-        errors = f"test MSE {metrics['mse']:.4f}, MAE {metrics['mae']:.4f}; " if "mse" in metrics else ""
-        return f"{errors}validation MSE {metrics['val_mse']:.4f}"
 
     def locate(self, dataset: str, data_dir: Path | None) -> Sequence[Path]:
         return (locate(DATASETS[dataset], data_dir),)
@@ -163,7 +126,7 @@ class Forecasting(Task):
         x, _, marks, future = windows.batch(torch.tensor([check_sample(index, len(windows))]))
         return x, marks, future
 
-    def build(self, config: ForecastRun, data: ForecastData | TaskData) -> nn.Module:
+    def build(self, config: ForecastRun, data: ForecastData | ForecastWindows) -> nn.Module:
         """Build the untrained model; a shortcut that starts as a ridge regression is fitted to training windows."""
         model = build_forecaster(
             config.backbone,
@@ -188,9 +151,12 @@ class Forecasting(Task):
         return y
 
     def rebuild(self, config: ForecastRun, saved: Checkpoint) -> nn.Module:
-        return self.build(config, TaskData(channels=len(saved.facts["columns"])))  # type: ignore[arg-type]
+        facts: Any = saved.facts
+        return self.build(config, ForecastWindows(channels=len(facts["columns"])))
 
-    def batches(self, config: ForecastRun, data: ForecastData | TaskData, device: torch.device) -> ShuffledBatches:
+    def batches(
+        self, config: ForecastRun, data: ForecastData | ForecastWindows, device: torch.device
+    ) -> ShuffledBatches:
         batches = ShuffledBatches(data.train, config.batch_size, seed=config.seed, drop_last=config.drop_last)
         if config.epoch_steps is not None:
             batches.steps_per_epoch = min(config.epoch_steps, batches.steps_per_epoch)
@@ -199,7 +165,7 @@ class Forecasting(Task):
     def loss(self, config: ForecastRun, fabric: "Fabric") -> Callable[..., Tensor]:
         return partial(forecast_loss, error=_LOSSES[config.loss], autocast=fabric.autocast)
 
-    def validate(self, config: ForecastRun, data: ForecastData | TaskData) -> Callable[[nn.Module], float]:
+    def validate(self, config: ForecastRun, data: ForecastData | ForecastWindows) -> Callable[[nn.Module], float]:
         return lambda model: evaluate_forecaster(model, data.val)[config.loss]
 
     def evaluate(self, config: ForecastRun, model: nn.Module, data: ForecastData) -> Evaluation:

@@ -19,7 +19,7 @@ from toa.models import PointEncoder
 from toa.nn import mixing_operators
 from toa_paper.demixing.signals import DemixingBatch, HarmonicDemixing
 from toa_paper.demixing.task import (
-    DEMIXING,
+    DEMIXING_RUNS,
     demix,
     frequency_response,
     held_out_signals,
@@ -98,7 +98,7 @@ def run_demixing(
     changes.append(f"tf32={str(tf32).lower()}")
     regularize = [] if sor is None else [f"attention.sor={str(sor).lower()}"]
     configs = [
-        DEMIXING.resolve(
+        DEMIXING_RUNS.resolve(
             protocol,
             attention=name,
             seed=seed,

@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from toa._checks import ArgumentError, check_at_least, check_choice, check_finite, check_seed
+from toa.experiments.base import EXPERIMENTS, Experiment
+from toa.experiments.settings import Protocol, change, merge
 from toa.models import PointEncoder, PointEncoderConfig
 from toa.nn import AttentionSpec
 from toa.nn.registry import ADDED_LATER
 from toa.training.base import Evaluation, Task, check_sample
-from toa.training.config import Protocol, change, merge
 from toa.training.distributed import make_fabric
 from toa.training.loop import TrainingState
 from toa.training.optimization import TrainingConfig
@@ -96,43 +97,9 @@ class Demixing(Task):
 
     config = DemixingConfig
     parts: Mapping[str, type[Any]] = {"attention": AttentionSpec, "signals": HarmonicDemixing}
-    subcommand = "demix"
-    names = ("attention",)
-    unit = "signal"
-    summary_metrics: Mapping[str, str] = {"mse": "test"}
     record_fields = ()
     # fresh signals need no validation, so the last checkpoint holds the trained model
     model_file = "checkpoint.safetensors"
-
-    def resolve(  # type: ignore[override]
-        self,
-        protocol: Protocol | None,
-        *,
-        attention: str | None = None,
-        seed: int | None = None,
-        changes: Iterable[str] = (),
-    ) -> DemixingConfig:
-        """Build the config of one run from a protocol; see `Task.resolve`."""
-        assert protocol is not None
-        name = "toa-gated" if attention is None else attention
-        check_choice("attention", name, protocol.attention)
-        settings = merge(protocol.tables["default"], {"attention": protocol.attention[name]})
-        if seed is not None:
-            settings["seed"] = seed
-        for text in changes:
-            change(settings, text)
-        settings["attention"] = {"name": name, **settings["attention"]}
-        config: DemixingConfig = self.config_from(settings, f"protocol {protocol.name!r} of demixing")
-        return replace(config, attention=config.attention.resolved())
-
-    def folder_name(self, config: DemixingConfig) -> str:
-        return f"{config.name}-{config.seed}"
-
-    def title(self, config: DemixingConfig) -> str:
-        return f"demixing, {config.name}"
-
-    def command(self, protocol: str, names: Mapping[str, Any]) -> list[str]:
-        return ["toa", self.subcommand, "--preset", protocol, "--attention", str(names["attention"])]
 
     def load(self, config: DemixingConfig, device: torch.device, data_dir: Path | None = None) -> DemixingBatch:
         """The held-out signals; training signals are drawn at every step."""
@@ -156,8 +123,49 @@ class Demixing(Task):
         return Evaluation(metrics=errors if config.test else {f"val_{name}": error for name, error in errors.items()})
 
 
+class DemixingExperiment(Experiment):
+    """Runs of demixing; see `Experiment` for the methods."""
+
+    subcommand = "demix"
+    names = ("attention",)
+    unit = "signal"
+    summary_metrics: Mapping[str, str] = {"mse": "test"}
+
+    def resolve(  # type: ignore[override]
+        self,
+        protocol: Protocol | None,
+        *,
+        attention: str | None = None,
+        seed: int | None = None,
+        changes: Iterable[str] = (),
+    ) -> DemixingConfig:
+        """Build the config of one run from a protocol; see `Experiment.resolve`."""
+        assert protocol is not None
+        name = "toa-gated" if attention is None else attention
+        check_choice("attention", name, protocol.attention)
+        settings = merge(protocol.tables["default"], {"attention": protocol.attention[name]})
+        if seed is not None:
+            settings["seed"] = seed
+        for text in changes:
+            change(settings, text)
+        settings["attention"] = {"name": name, **settings["attention"]}
+        config: DemixingConfig = self.task.config_from(settings, f"protocol {protocol.name!r} of demixing")
+        return replace(config, attention=config.attention.resolved())
+
+    def folder_name(self, config: DemixingConfig) -> str:
+        return f"{config.name}-{config.seed}"
+
+    def title(self, config: DemixingConfig) -> str:
+        return f"demixing, {config.name}"
+
+    def command(self, protocol: str, names: Mapping[str, Any]) -> list[str]:
+        return ["toa", self.subcommand, "--preset", protocol, "--attention", str(names["attention"])]
+
+
 # an entry point registers it as a task
 DEMIXING = Demixing()
+DEMIXING_RUNS = DemixingExperiment(DEMIXING)
+EXPERIMENTS.register("demixing")(DEMIXING_RUNS)
 
 
 def held_out_signals(config: DemixingConfig) -> DemixingBatch:

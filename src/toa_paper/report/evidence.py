@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from toa._checks import ArgumentError, check_choice
 from toa._files import CHECKSUM, parse_json
+from toa.experiments.claims import CLAIM
 from toa.experiments.records import (
-    CLAIM,
     RECORD,
     Record,
     check_record,

@@ -1,7 +1,7 @@
 """Protocols: one TOML file per protocol in a folder per task, and functions that read them.
 
-Beside the tables of `toa.training.config`, a backbone's table may name another protocol of the same task with `like`;
-that protocol's table is then merged below it.
+Beside the tables of `toa.experiments.settings`, a backbone's table may name another protocol of the same task with
+`like`; that protocol's table is then merged below it.
 """
 
 import sys
@@ -15,8 +15,8 @@ from typing import Any
 from toa._checks import ArgumentError, check_choice
 from toa._plugins import PluginRegistry
 from toa._registry import Registry
-from toa.training import TASKS, Protocol
-from toa.training.config import merge
+from toa.experiments.base import experiment_of
+from toa.experiments.settings import Protocol, merge
 
 # packages with a folder of protocols per task; other packages may register further ones
 PROTOCOL_PACKAGES: Registry[ModuleType] = PluginRegistry("package of protocols", "toa.protocols", ModuleType)
@@ -70,5 +70,5 @@ def load_protocol(task: str, name: str) -> Protocol:
 
 
 def resolve(task: str, protocol: str, **names: Any) -> Any:
-    """Build the config of one run of a protocol; see `Task.resolve` for the arguments."""
-    return TASKS[task].resolve(load_protocol(task, protocol), **names)
+    """Build the config of one run of a protocol; see `Experiment.resolve` for the arguments."""
+    return experiment_of(task).resolve(load_protocol(task, protocol), **names)

@@ -53,9 +53,10 @@ def attention_weights(factors: Factors, norms: RowNorms, band: Band) -> Float[Te
     if norms.scores is not None:
         weights = _times(weights, norms.scores.factor(scores))
     if gate_q is not None and gate_k is not None:
-        # where scores are masked the product is zero, whatever the gate is
+        # where scores are masked the product is zero, whatever the gate is; the size of a row of the gate is not
         gate_scores = gate_q.mT @ gate_k
         if norms.gate is not None:
+            gate_scores = band.cut(gate_scores)
             gate_scores = _times(gate_scores, norms.gate.factor(gate_scores))
         weights = _times(weights, F.softplus(gate_scores, threshold=SOFTPLUS_LINEAR))
     return weights
@@ -207,12 +208,14 @@ class ScoreBlock(NamedTuple):
             # the factor of a kept score: the smallest number is always kept
             kept_factor = keep_factors(bits.new_full((1, 1, 1), -(2**15)), dropout_p, factors.q.dtype)
         factors = factors.block(*place)
-        scores = band.block(place[1].start, place[2].start).cut(factors.q.mT @ factors.k)
+        band = band.block(place[1].start, place[2].start)
+        scores = band.cut(factors.q.mT @ factors.k)
         gate_scores = gate_factor = None
         slope = keep
         if factors.gate_q is not None and factors.gate_k is not None:
             gate_scores = factors.gate_q.mT @ factors.gate_k
             if norms.gate is not None:
+                gate_scores = band.cut(gate_scores)
                 gate_factor = _row_factor(norms.gate, gate_scores)
                 gate_scores = _times(gate_scores, gate_factor)
             slope = F.softplus(gate_scores, threshold=SOFTPLUS_LINEAR)

@@ -26,6 +26,10 @@ GateNorm = Literal["none", "l2", "rms"]
 # added to a row's squared L2 norm: a row of zeros stays zero, and no gradient grows more than a thousandfold
 L2_FLOOR = 1e-6
 
+# the kernels and `blocked.py` multiply scores by it before they square them: scores up to 1e30 do not overflow in
+# float32, and where they underflow, their squares are nothing beside the floor
+ROW_UNIT = 2.0**-40
+
 # above this, softplus(x) = x holds to float64's last bit (e^-40 = 4e-18)
 SOFTPLUS_LINEAR = 40.0
 
@@ -69,6 +73,20 @@ ACTIVATIONS: Mapping[str, ActivationEntry] = {
 }
 
 
+def row_size(scores: Tensor, floor: float, count: Tensor | float | int = 1) -> tuple[Tensor, Tensor]:
+    """The size sqrt(‖row‖² / count + floor) of rows of scores, as a unit and the inverse of the size in that unit.
+
+    The unit is the largest score of a row, or the root of the floor: neither squares nor gradients overflow.
+    """
+    unit = scores.detach().abs().amax(-1, keepdim=True).clamp(min=math.sqrt(floor))
+    squares = (scores / unit).square().sum(-1, keepdim=True)
+    return unit, (squares / count + floor / unit / unit).rsqrt()
+
+
+# `row_size` of certain scores, from floor and count
+RowSize = Callable[[float, Tensor | float | int], tuple[Tensor, Tensor]]
+
+
 class RowNorm(NamedTuple):
     """A normaliser as numbers: a row of scores is multiplied by gain / sqrt(share ‖row‖² + floor)."""
 
@@ -76,9 +94,14 @@ class RowNorm(NamedTuple):
     floor: float
     gain: float
 
+    def in_row_units(self) -> "RowNorm":
+        """The normaliser of scores that were multiplied by `ROW_UNIT`: it gives the same normalised scores."""
+        return self._replace(floor=self.floor * ROW_UNIT**2)
+
     def factor(self, scores: Tensor) -> Tensor:
         """Factor of each row, from its scores (or from its L2 norm alone)."""
-        return self.gain * (self.share * scores.square().sum(-1, keepdim=True) + self.floor).rsqrt()
+        unit, inverse = row_size(scores, self.floor, 1.0 / self.share)
+        return self.gain * inverse / unit
 
 
 class RowNorms(NamedTuple):
@@ -86,6 +109,10 @@ class RowNorms(NamedTuple):
 
     scores: RowNorm | None = None
     gate: RowNorm | None = None
+
+    def in_row_units(self) -> "RowNorms":
+        """Those of scores that were multiplied by `ROW_UNIT`."""
+        return RowNorms(*(None if norm is None else norm.in_row_units() for norm in self))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,11 +131,12 @@ class Normaliser:
     mean_square: bool = False
     per_key: bool = False
 
-    def divide(self, x: Tensor, squares: Callable[[], Tensor], n: Tensor | int) -> Tensor:
-        """Divide rows of scores, or the queries that they are linear in; `squares` computes ‖row‖²."""
+    def divide(self, x: Tensor, size: RowSize, n: Tensor | int) -> Tensor:
+        """Divide rows of scores, or the queries that they are linear in, by the size of these rows."""
         if self.floor is not None:
-            found = squares()
-            x = (x * ((found / n if self.mean_square else found) + self.floor).rsqrt()).to(x.dtype)
+            unit, inverse = size(self.floor, n if self.mean_square else 1)
+            # the unit first: gradients stay in range too
+            x = (x / unit * inverse).to(x.dtype)
         return x / n if self.per_key else x
 
     def row_norm(self, n: int) -> RowNorm | None:
@@ -252,10 +280,15 @@ class AttentionInputs:
 
     @property
     def row_norms(self) -> RowNorms:
-        """Normalisers that depend on the scores, as numbers; only if `unmasked`."""
+        """Normalisers that depend on the scores, as numbers.
+
+        Under a mask only those that do not depend on the number of visible keys, which then differs between queries.
+        """
         n = self.k.shape[1]
-        gate = self.gate
-        return RowNorms(self.scores.norm.row_norm(n), None if gate is None else gate.norm.row_norm(n))
+        norms = [branch.norm for branch in (self.scores, self.gate) if branch is not None]
+        if not self.unmasked:
+            norms = [_NONE if norm.mean_square or norm.per_key else norm for norm in norms]
+        return RowNorms(*(norm.row_norm(n) for norm in norms))
 
     def visible_keys(self, queries: slice | None = None, keys: slice | None = None) -> Bool[Tensor, "_b 1 _m _n"]:
         """Which keys each query may use, (B or 1, 1, M, N), or a block of it."""

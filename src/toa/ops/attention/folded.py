@@ -6,13 +6,24 @@ README of this folder has the derivation. `folded_attention` chooses between fou
 Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from toa.ops.attention.blocked import Factors, attend_in_blocks, attention_weights
-from toa.ops.attention.definitions import ACTIVATIONS, AttentionInputs, Band, Branch, RowNorm, RowNorms
+from toa.ops.attention.definitions import (
+    ACTIVATIONS,
+    ROW_UNIT,
+    AttentionInputs,
+    Band,
+    Branch,
+    RowNorm,
+    RowNorms,
+    row_size,
+)
 from toa.ops.dropout import dropout
 from toa.ops.operators import Dense, Operator
 
@@ -97,15 +108,20 @@ def _factors_and_norms(x: AttentionInputs) -> tuple[Factors, RowNorms]:
     """
     exact = x.q.dtype in _EXACT
     features_first = exact and torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    norms = x.row_norms if x.unmasked and exact else RowNorms()
-    return fold(x, features_first=features_first, later=norms), norms
+    norms = x.row_norms if exact else RowNorms()
+    return fold(x, features_first=features_first, later=norms, unit=ROW_UNIT), norms.in_row_units()
 
 
 _NONE_LATER = RowNorms()
 
 
 def fold(
-    x: AttentionInputs, *, scaled: bool = True, features_first: bool = False, later: RowNorms = _NONE_LATER
+    x: AttentionInputs,
+    *,
+    scaled: bool = True,
+    features_first: bool = False,
+    later: RowNorms = _NONE_LATER,
+    unit: float = 1.0,
 ) -> Factors:
     """K' = S1ᵀ K, V' = S2 V and the gate's keys likewise.
 
@@ -115,6 +131,7 @@ def fold(
             normalisers of their rows: a factor of a row of scores is a factor of its query.
         features_first: Mix dense operators in the memory layout that `attend_in_blocks` reads.
         later: Normalisers that are left to the function that forms their scores.
+        unit: What the scores of these normalisers are multiplied by, beside the scale.
     """
     scale = x.scale if scaled else 1.0
     padded = x.key_padding_mask is not None
@@ -123,8 +140,8 @@ def fold(
     if scaled and (padded or band != Band()):
         count = x.visible_count().clamp(min=1)[:, :, None, None].to(x.q.dtype)  # (B or 1, M, 1, 1)
 
-    def mix(tokens: Tensor, s: Operator | None, *, transpose: bool = False) -> tuple[Tensor, bool]:
-        """Tokens without padding, mixed, and whether the operator was multiplied by the scale; only Sᵀ is."""
+    def mix(tokens: Tensor, s: Operator | None, *, transpose: bool = False, scale: float = 1.0) -> tuple[Tensor, bool]:
+        """Tokens without padding, mixed, and whether the operator was multiplied by the scale."""
         tokens = x.without_padding(tokens)
         if s is None:
             return tokens, False
@@ -132,16 +149,16 @@ def fold(
         tokens = tokens if s.num_heads == tokens.shape[2] else x.per_query_head(tokens)
         if not (features_first and isinstance(s, Dense) and s.weight.dtype == x.q.dtype):
             return s.mix(tokens, transpose=transpose, causal=x.causal), False
-        factor = scale if transpose else 1.0
-        return _mix_features_first(s, tokens, transpose=transpose, causal=x.causal, scale=factor), True
+        return _mix_features_first(s, tokens, transpose=transpose, causal=x.causal, scale=scale), True
 
     def fold_branch(branch: Branch, norm_later: RowNorm | None) -> tuple[Tensor, Tensor]:
-        k, has_scale = mix(branch.k, branch.operator, transpose=True)
+        factor = scale if norm_later is None else scale * unit
+        k, has_scale = mix(branch.k, branch.operator, transpose=True, scale=factor)
         # mixing fills padded keys again; as zeros they add nothing to a row's norm, and ReLU drops them
         k = x.per_query_head(k if branch.operator is None else x.without_padding(k))
-        q = branch.q if has_scale or scale == 1.0 else branch.q * scale
+        q = branch.q if has_scale or factor == 1.0 else branch.q * factor
         if scaled and norm_later is None:
-            return branch.norm.divide(q, lambda: _squared_row_norms(q, k, band, padded), count), k
+            return branch.norm.divide(q, partial(_row_size, q, k, band, padded), count), k
         return q, k
 
     value, _ = mix(x.v, x.s2)
@@ -162,28 +179,49 @@ def _mix_features_first(
     return mixed.unflatten(1, (x.shape[0], x.shape[3])).permute(1, 3, 0, 2)
 
 
-def _squared_row_norms(
-    q: Float[Tensor, "b m h d"], k: Float[Tensor, "b n h d"], band: Band, padded: bool
-) -> Float[Tensor, "b m h 1"]:
-    """‖row m of Q Kᵀ‖² over the keys it sees.
+def _row_size(
+    q: Float[Tensor, "b m h d"],
+    k: Float[Tensor, "b n h d"],
+    band: Band,
+    padded: bool,
+    floor: float,
+    count: Tensor | float | int,
+) -> tuple[Float[Tensor, "b m h 1"], Float[Tensor, "b m h 1"]]:
+    """`row_size` of the rows of Q Kᵀ over the keys that each query sees.
 
-    Without a mask this is q (KᵀK) qᵀ, with a D x D matrix instead of N x N scores. That loses digits where keys span
-    fewer than D dimensions, as the few keys that padding leaves may.
+    Without a mask, ‖row m‖² is q (KᵀK) qᵀ, with a D x D matrix instead of N x N scores. That loses digits where keys
+    span fewer than D dimensions, as the few keys that padding leaves may.
     """
-    if band == Band() and not padded and k.shape[1] > k.shape[3]:
-        # a norm far below |q| ‖K‖ is a difference of large numbers: float32 loses it, and TF32 even more
-        exact = torch.float32 if q.device.type == "mps" else torch.float64
-        q, k = q.to(exact), k.to(exact)
+    # a norm far below |q| ‖K‖ is a difference of large numbers: float32 loses it, and TF32 even more
+    if band == Band() and not padded and k.shape[1] > k.shape[3] and q.device.type != "mps":
+        q, k = q.double(), k.double()
         gram = torch.einsum("bnhd,bnhe->bhde", k, k)
-        return (torch.einsum("bmhd,bhde->bmhe", q, gram) * q).sum(-1, keepdim=True).clamp(min=0.0)
+        squares = (torch.einsum("bmhd,bhde->bmhe", q, gram) * q).sum(-1, keepdim=True).clamp(min=0.0)
+        return torch.ones_like(squares), (squares / count + floor).rsqrt()
     exact = torch.promote_types(q.dtype, torch.float32)
     q = q.to(exact)
     k = k.to(exact)
-    found = []
+    # without gradients, in one pass over the scores
+    in_units = not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad))
+    if in_units:
+        q = q * ROW_UNIT
+        floor = floor * ROW_UNIT**2
+    counts = count.transpose(1, 2) if isinstance(count, Tensor) else count  # (B or 1, 1, M, 1)
+    units = []
+    inverses = []
     for queries, keys in band.chunks(q.shape[1], k.shape[1]):
         scores = torch.einsum("bmhd,bnhd->bhmn", q[:, queries], k[:, keys])
-        found.append(band.block(queries.start, keys.start).cut(scores).square().sum(-1))
-    return torch.cat(found, -1).transpose(1, 2).unsqueeze(-1)
+        scores = band.block(queries.start, keys.start).cut(scores)
+        chunk_counts = counts[:, :, queries] if isinstance(counts, Tensor) else counts
+        if in_units:
+            norms = torch.linalg.vector_norm(scores, dim=-1, keepdim=True)
+            unit = torch.full_like(norms, 1.0 / ROW_UNIT)
+            inverse = (norms.square() / chunk_counts + floor).rsqrt()
+        else:
+            unit, inverse = row_size(scores, floor, chunk_counts)
+        units.append(unit)
+        inverses.append(inverse)
+    return torch.cat(units, 2).transpose(1, 2), torch.cat(inverses, 2).transpose(1, 2)
 
 
 def _heads_first(x: Float[Tensor, "b n h d"]) -> Float[Tensor, "b h n d"]:

@@ -3,11 +3,13 @@
 Alphabet: B batch, M queries, N keys, H heads, D query and key width, E value width.
 """
 
+from functools import partial
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from toa.ops.attention.definitions import AttentionInputs, Branch
+from toa.ops.attention.definitions import AttentionInputs, Branch, row_size
 from toa.ops.dropout import dropout
 from toa.ops.operators import Operator
 
@@ -31,7 +33,7 @@ def reference_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
         if branch.operator is not None:
             a = a @ matrix_of(branch.operator, upper=x.causal)
         a = a.masked_fill(~visible, 0.0)
-        return branch.norm.divide(a, lambda: a.square().sum(-1, keepdim=True), count)
+        return branch.norm.divide(a, partial(row_size, a), count)
 
     w = x.weights(normalised_scores(x.scores), None if x.gate is None else normalised_scores(x.gate), visible)
     w = dropout(w, x.dropout_p)

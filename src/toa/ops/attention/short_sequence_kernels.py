@@ -20,7 +20,7 @@ Alphabet: M queries, N keys, D query and key width, E value width, G gate width;
 import triton
 import triton.language as tl
 
-from toa.ops.triton_helpers import dropout_factors, load_tile, pick, softplus, store_tile
+from toa.ops.triton_helpers import ROW_UNIT, dropout_factors, load_tile, pick, softplus, store_tile
 
 
 @triton.jit
@@ -58,7 +58,8 @@ def _scores(query, key, scale, share, floor, gain, NORM: tl.constexpr, PRECISION
     scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
     factor = tl.zeros((scores.shape[0],), tl.float32) + 1.0
     if NORM:
-        factor = gain * tl.rsqrt(share * tl.sum(scores * scores, 1) + floor)
+        small = scores * ROW_UNIT
+        factor = (gain * ROW_UNIT) * tl.rsqrt(share * tl.sum(small * small, 1) + floor * (ROW_UNIT * ROW_UNIT))
         scores *= factor[:, None]
     return scores, factor
 

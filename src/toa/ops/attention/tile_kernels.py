@@ -28,7 +28,7 @@ import torch
 import triton
 import triton.language as tl
 
-from toa.ops.triton_helpers import SMALLEST, dropout_factors, load_tile, padded, softplus, store_tile
+from toa.ops.triton_helpers import ROW_UNIT, SMALLEST, dropout_factors, load_tile, padded, softplus, store_tile
 
 # bytes of shared memory of Hopper, on which the tiles below were timed; Ampere has 163 KiB, cards for desktops 99
 HOPPER = 227 * 1024
@@ -167,25 +167,34 @@ def _in_band(weights, queries, keys, low, high, BAND: tl.constexpr):
 
 
 @triton.jit
-def _store_factor(factors, places, rows, M, squares, scale, share, floor, gain):
-    """Store and return the factors of scaled rows of scores, from the sums of squares of the unscaled ones."""
-    norm = gain * tl.rsqrt(share * (scale * scale * squares) + floor)
+def _row_squares(scores, scale):
+    """Sums of squares of the rows of `ROW_UNIT` times scaled scores, which do not overflow."""
+    small = scores * (scale * ROW_UNIT)
+    return tl.sum(small * small, 1)
+
+
+@triton.jit
+def _store_factor(factors, places, rows, M, squares, share, floor, gain):
+    """Store and return the factors of scaled rows of scores, from their `_row_squares`."""
+    norm = (gain * ROW_UNIT) * tl.rsqrt(share * squares + floor * (ROW_UNIT * ROW_UNIT))
     tl.store(factors + places, norm, mask=rows < M)
     return norm
 
 
 @triton.jit
 def _row_factor(
-    factors, places, rows, M, query, k, b, h, k_b, k_n, k_h, N, d, scale, share, floor, gain,
-    D: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr,
+    factors, places, rows, M, query, k, b, h, k_b, k_n, k_h, N, d, low, high, scale, share, floor, gain,
+    D: tl.constexpr, BAND: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """`_store_factor` of a block of queries, by its own loop over the keys."""
     squares = tl.zeros((query.shape[0],), tl.float32)
     for first in range(0, N, BLOCK_N):
-        key = load_tile(k, b, h, first + tl.arange(0, BLOCK_N), N, k_b, k_n, k_h, d, D)
+        columns = first + tl.arange(0, BLOCK_N)
+        key = load_tile(k, b, h, columns, N, k_b, k_n, k_h, d, D)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-        squares += tl.sum(scores * scores, 1)
-    return _store_factor(factors, places, rows, M, squares, scale, share, floor, gain)
+        scores = _in_band(scores, rows[:, None], columns[None, :], low, high, BAND)
+        squares += _row_squares(scores, scale)
+    return _store_factor(factors, places, rows, M, squares, share, floor, gain)
 
 
 @triton.jit
@@ -224,16 +233,16 @@ def forward_kernel(
     squares = tl.zeros((BLOCK_M,), tl.float32)
     if NORM and HALF:
         factor *= _row_factor(
-            factors, places, rows, M, query, k, b, h, k_b, k_n, k_h, N, d, scale, share, floor, gain,
-            D, PRECISION, BLOCK_N,
+            factors, places, rows, M, query, k, b, h, k_b, k_n, k_h, N, d, low, high, scale, share, floor, gain,
+            D, BAND, PRECISION, BLOCK_N,
         )  # fmt: skip
     if GATED:
         gate_query = load_tile(gate_q, b, h, rows, M, gq_b, gq_n, gq_h, g, G)
         gate_factor = tl.zeros((BLOCK_M,), tl.float32) + gate_scale
         if GATE_NORM:
             gate_factor *= _row_factor(
-                gate_factors, places, rows, M, gate_query, gate_k, b, h, gk_b, gk_n, gk_h, N, g,
-                gate_scale, gate_share, gate_floor, 1.0, G, PRECISION, BLOCK_N,
+                gate_factors, places, rows, M, gate_query, gate_k, b, h, gk_b, gk_n, gk_h, N, g, low, high,
+                gate_scale, gate_share, gate_floor, 1.0, G, BAND, PRECISION, BLOCK_N,
             )  # fmt: skip
     drop_seed = tl.load(seed) if DROPOUT else 0
     total = tl.zeros((BLOCK_M, E), tl.float32)
@@ -244,7 +253,8 @@ def forward_kernel(
         value = load_tile(v, b, h, columns, N, v_b, v_n, v_h, e, E)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
         if NORM and not HALF:
-            squares += tl.sum(scores * scores, 1)
+            scores = _in_band(scores, rows[:, None], columns[None, :], low, high, BAND)
+            squares += _row_squares(scores, scale)
         weights = tl.maximum(scores, 0.0)
         if HALF:
             weights *= factor[:, None]
@@ -257,7 +267,7 @@ def forward_kernel(
             weights *= dropout_factors(drop_seed, bh, rows[:, None], columns[None, :], dropout_p)
         total += tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
     if NORM and not HALF:
-        factor *= _store_factor(factors, places, rows, M, squares, scale, share, floor, gain)
+        factor *= _store_factor(factors, places, rows, M, squares, share, floor, gain)
     if not HALF:
         total *= factor[:, None]
     store_tile(out, total, b, h, rows, M, o_b, o_n, o_h, e, E)
@@ -266,7 +276,8 @@ def forward_kernel(
 @triton.jit
 def _pair_gradients(
     row, column, row_value, column_value, row_gate, column_gate, factor, gate_factor, unit, queries, keys, low, high,
-    bh, drop_seed, dropout_p, GATED: tl.constexpr, BAND: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    bh, drop_seed, dropout_p, GATED: tl.constexpr, BAND: tl.constexpr, DROPOUT: tl.constexpr, NORM: tl.constexpr,
+    GATE_NORM: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """For a tile of pairs: weights, scores, gate scores, and the gradients of both kinds of scores.
 
@@ -275,6 +286,9 @@ def _pair_gradients(
     values in the kernel of keys, which thereby gets the transposed tile that its products need.
     """
     left = tl.dot(row, tl.trans(column), input_precision=PRECISION) * factor
+    if NORM:
+        # the gradient of a row's size is that of all its scores
+        left = _in_band(left, queries, keys, low, high, BAND)
     grad_weights = tl.dot(row_value, tl.trans(column_value), input_precision=PRECISION)
     weights = tl.maximum(left, 0.0)
     weights = _in_band(weights, queries, keys, low, high, BAND)
@@ -283,6 +297,8 @@ def _pair_gradients(
         grad_weights *= keep
     if GATED:
         right = tl.dot(row_gate, tl.trans(column_gate), input_precision=PRECISION) * gate_factor
+        if GATE_NORM:
+            right = _in_band(right, queries, keys, low, high, BAND)
         gate, slope = softplus(right, unit, PRECISION)
         grad_right = weights * grad_weights * slope
         # computed here, not above: a mask that is kept takes registers
@@ -340,7 +356,7 @@ def backward_queries_kernel(
         gate_key = load_tile(gate_k, b, h, columns, N, gk_b, gk_n, gk_h, g, G) if GATED else key
         _, left, right, grad_left, grad_right = _pair_gradients(
             query, key, grad, value, gate_query, gate_key, inner, gate_inner, unit, rows[:, None], columns[None, :],
-            low, high, bh, drop_seed, dropout_p, GATED, BAND, DROPOUT, PRECISION,
+            low, high, bh, drop_seed, dropout_p, GATED, BAND, DROPOUT, NORM, GATE_NORM, PRECISION,
         )  # fmt: skip
         if NORM:
             grad_left -= left * (along * outer / unit)[:, None]
@@ -356,7 +372,9 @@ def backward_queries_kernel(
             gate_along *= gate_share
             tl.store(gate_alongs + places, gate_along * outer, mask=rows < M)
             total_gate -= total_scores * gate_along[:, None]
-        store_tile(grad_gate_q, total_gate * (gate_factor * outer)[:, None], b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
+        # one after the other: both may be so small that their product underflows
+        total_gate *= (tl.zeros((BLOCK_M,), tl.float32) + outer)[:, None]
+        store_tile(grad_gate_q, total_gate * gate_factor[:, None], b, h, rows, M, dgq_b, dgq_n, dgq_h, g, G)
 
 
 @triton.jit
@@ -414,7 +432,7 @@ def backward_keys_kernel(
         gate_factor, gate_norm = _scaled_rows(gate_factors, places, rows, M, gate_inner, GATE_NORM)
         weights, left, right, grad_left, grad_right = _pair_gradients(
             key, query, value, grad, gate_key, gate_query, factor, gate_factor, unit, rows[None, :], columns[:, None],
-            low, high, bh, drop_seed, dropout_p, GATED, BAND, DROPOUT, PRECISION,
+            low, high, bh, drop_seed, dropout_p, GATED, BAND, DROPOUT, NORM, GATE_NORM, PRECISION,
         )  # fmt: skip
         if NORM:
             grad_left = (grad_left - left * (_load_row(alongs, places, rows, M) / unit)) * (norm / gain)

@@ -82,7 +82,8 @@ _IDENTITIES = Offsets()
 def tiled_attention(x: AttentionInputs) -> Float[Tensor, "b m h e"]:
     """O = act(Q (S1ᵀ K)ᵀ) (S2 V) for ReLU and gated attention; the kernels scale and normalise if nothing is masked."""
     if not x.unmasked:
-        return attend_tiles(fold(x), band=x.band, dropout_p=x.dropout_p)
+        norms = x.row_norms
+        return attend_tiles(fold(x, later=norms), norms=norms, band=x.band, dropout_p=x.dropout_p)
     offsets = Offsets.of(x)
     factors = fold(x, scaled=False) if offsets is None else Factors(x.q, x.k, x.v, x.gate_q, x.gate_k)
     return attend_tiles(factors, offsets or _IDENTITIES, scales=x.scales, norms=x.row_norms, dropout_p=x.dropout_p)
@@ -100,9 +101,8 @@ def attend_tiles(
     """ReLU(Q Kᵀ) V, or softplus(Qg Kgᵀ) ⊙ ReLU(Q Kᵀ) V with a gate, of factors (B, tokens, H, width).
 
     `offsets` mix keys and values first. `scales` multiply the scores and the gate's scores; `norms` are applied after
-    them, and must be empty if there is a band.
+    them, to the scores inside the band.
     """
-    assert band == _NO_BAND or not any(norms)
     if min(scales) <= 0.0:
         # the kernels take a scale out of ReLU, which a negative one does not allow
         gate_q = None if factors.gate_q is None else factors.gate_q * scales[1]
