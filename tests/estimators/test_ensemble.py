@@ -203,7 +203,7 @@ def test_no_method_begins_after_the_time():
     ceiling = Ceiling(0.0)
     assert list(validate_series(series, origins, 6, ceiling)) == ["seasonal naive"]
     assert ceiling.left_out[:2] == ["drift", "theta"]
-    with pytest.warns(UserWarning, match=message("time_limit=0 s left out: drift, theta", "leave it out")):
+    with pytest.warns(UserWarning, match=message("time_limit", "0 s left out: drift, theta", "leave it out")):
         ceiling.warn()
 
 

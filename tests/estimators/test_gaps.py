@@ -152,6 +152,10 @@ def test_methods_are_weighted_by_observed_values_alone() -> None:
 def test_a_fit_without_values_at_its_origins_repeats_the_season() -> None:
     frame = wide(120)
     frame.loc[60:, "load"] = np.nan
-    with pytest.warns(UserWarning, match="has no value in its last 60 rows"):
+    # no row of the last seasons has a value, which two checks notice
+    with (
+        pytest.warns(UserWarning, match="'load' since"),
+        pytest.warns(UserWarning, match="has no value in its last 60 rows"),
+    ):
         model = Forecaster(HORIZON, missing="ffill", epochs=1, values=["load"]).fit(frame)
     assert model.weights_ == {"seasonal naive": 1.0}
