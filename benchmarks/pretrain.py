@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from toa._checks import ArgumentError
 from toa._files import parse_json
 from toa.estimators.pretrained_forecasts import InferenceOptions
 from toa.experiments.records import provenance, record_line
@@ -158,7 +159,7 @@ def export(plan: Plan, options: argparse.Namespace, words: list[str] | None) -> 
     """Weights of the checkpoint in bfloat16, with their validation in a model card."""
     folder = folder_of(options, options.name)
     if not has_parts(folder):
-        raise ValueError(f"{folder} must hold a checkpoint, got none; train it first.")
+        raise ArgumentError(folder, "hold a checkpoint", "none", "train it first")
     run = start(plan, options.name, torch.device("cpu"), words)
     run.resume(folder)
     run.result().save_pretrained(options.out, dtype=torch.bfloat16)

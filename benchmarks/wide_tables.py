@@ -1,4 +1,4 @@
-"""Errors of toa.Forecaster on tables with several columns, with and without the method that reads all of them.
+"""Errors of toa.Forecaster on tables with several columns, with and without the methods that read all of them.
 
     python benchmarks/wide_tables.py [--case pems08 ...] [--effort quick] [--out FILE]
 
@@ -35,7 +35,7 @@ from toa_bench.script import command_line, exit_on_error, make_console, make_par
 # share of the rows that are fitted
 FITTED = 0.8
 # families that read all columns
-READS_ALL = ("columns",)
+READS_ALL = ("columns", "channels")
 
 
 @dataclass(frozen=True, kw_only=True)

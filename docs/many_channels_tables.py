@@ -1,13 +1,23 @@
-"""Tables of many channels, from the stored facts of the data sets."""
+"""Tables of many channels, from the stored facts of the data sets, the runs, the rivals and users' tables."""
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from performance_tables import table
 
-SETS = Path(__file__).resolve().parents[1] / "results" / "many_channels" / "sets.json"
+FOLDER = Path(__file__).resolve().parents[1] / "results" / "many_channels"
+SETS = FOLDER / "sets.json"
+# systems of the runs that stand beside the rivals, and their seeds
+NETWORKS = ("softmax", "toa-gated")
+SEEDS = 3
+RIVALS = ("seasonal-naive", "own-lags", "all-channels")
+
+# errors by data set and horizon, then by system
+Errors = dict[tuple[str, int], dict[str, float]]
 
 
 def read_sets() -> dict[str, Any]:
@@ -53,4 +63,68 @@ def sizes_table() -> str:
     return table(head, rows)
 
 
-TABLES: Mapping[str, Callable[[], str]] = {"wide-sets": sets_table, "wide-sizes": sizes_table}
+def read_lines(name: str) -> list[dict[str, Any]]:
+    """The records of a file of results."""
+    return [json.loads(line) for line in (FOLDER / name).read_text(encoding="utf-8").splitlines()]
+
+
+def rival_errors() -> Errors:
+    """Test MSE of the rivals without a network, made by `python benchmarks/wide_rivals.py`."""
+    errors: Errors = defaultdict(dict)
+    for record in read_lines("rivals.jsonl"):
+        errors[record["dataset"], record["horizon"]][record["system"]] = record["metrics"]["mse"]
+    return errors
+
+
+def network_errors() -> Errors:
+    """Test MSE of the stored runs, mean over the seeds where all of them are there."""
+    runs: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for record in read_lines("runs.jsonl"):
+        config = record["config"]
+        system = config["attention"]["name"]
+        # softmax with as many weights as TOA-Gated has wider queries
+        if system in NETWORKS and config["attention"].get("qk_dim") is None and "mse" in record["metrics"]:
+            runs[config["dataset"], config["horizon"]][system].append(record["metrics"]["mse"])
+    return {
+        cell: {system: fmean(errors) for system, errors in systems.items() if len(errors) == SEEDS}
+        for cell, systems in runs.items()
+    }
+
+
+def rivals_table() -> str:
+    """Test MSE of rivals and networks by data set and horizon; the least is bold."""
+    networks = network_errors()
+    rows = []
+    for (dataset, horizon), rivals in rival_errors().items():
+        errors = rivals | networks.get((dataset, horizon), {})
+        best = min(errors.values())
+        cells = []
+        for system in (*RIVALS, *NETWORKS):
+            shown = f"{errors[system]:.4f}" if system in errors else ""
+            cells.append(f"**{shown}**" if errors.get(system) == best else shown)
+        rows.append([f"{dataset}, {horizon}", *cells])
+    return table(["data set, steps", *RIVALS, "softmax", "TOA-Gated"], rows)
+
+
+def user_tables() -> str:
+    """Errors of toa.Forecaster with and without the methods that read all columns, from benchmarks/wide_tables.py."""
+    record = json.loads((FOLDER / "tables.json").read_text(encoding="utf-8"))
+    rows = []
+    for case in record["cases"].values():
+        before = case["without"]
+        after = case["with"]
+        change = 100 * (after["mse"] / before["mse"] - 1)
+        weight = after["weights"].get("all columns", 0.0)
+        seconds = f"{before['fit_cpu_s']:.0f}, {after['fit_cpu_s']:.0f}"
+        cells = (f"{before['mse']:.4f}", f"{after['mse']:.4f}", f"{change:+.1f} %", f"{weight:.2f}", seconds)
+        rows.append([case["dataset"], str(case["columns"]), str(case["horizon"]), *cells])
+    head = ["table", "columns", "steps", "MSE without", "MSE with", "change", "weight of `all columns`"]
+    return table([*head, "CPU seconds of the fit, without and with"], rows)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "wide-sets": sets_table,
+    "wide-sizes": sizes_table,
+    "wide-rivals": rivals_table,
+    "wide-tables": user_tables,
+}

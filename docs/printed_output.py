@@ -16,6 +16,8 @@ from decimal import Decimal
 from itertools import zip_longest
 from pathlib import Path
 
+from toa._checks import ArgumentError
+
 ROOT = Path(__file__).resolve().parents[1]
 # processors round sums differently, and training amplifies it
 RELATIVE = 0.05
@@ -61,9 +63,10 @@ def rendered(page: str) -> str:
 def check_marks(page: str, count: int) -> None:
     """Raise if not every mark belongs to a block of code."""
     if count != page.count(MARK):
-        raise ValueError(
-            f"each {MARK} must have a block of Python code above it and <!-- end --> below, without a backquote in "
-            f"between, got {page.count(MARK)} marks and {count} blocks."
+        raise ArgumentError(
+            f"each {MARK}",
+            "have a block of Python code above it and <!-- end --> below, without a backquote in between",
+            f"{page.count(MARK)} marks and {count} blocks",
         )
 
 

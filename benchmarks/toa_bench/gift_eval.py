@@ -27,12 +27,18 @@ from toa.estimators import Forecaster
 from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.families import FAMILIES
 from toa.estimators.lag_methods import TREES, fit_trees, history_rows
+from toa.estimators.pretrained_forecasts import forecast_quantiles, interpolate_levels
+from toa.estimators.zero_shot_tables import load_pretrained
 from toa.integrations.gift_eval import LEVELS
 from toa.training.metrics import pinball_error, score_forecasts, seasonal_error
 
-# the default forecaster, and the same without its trees
-FORECASTERS = ("toa", "toa-without-trees")
-METHODS = ("toa", "toa-network", TREES, *BASELINES, FORECASTERS[1])
+# the default forecaster, and the same without one family of methods
+FORECASTERS = ("toa", "toa-without-trees", "toa-without-pretrained")
+# the family that is left out
+_LEFT_OUT = {"toa-without-trees": "trees", "toa-without-pretrained": "pretrained"}
+# the pretrained model alone, without a fit
+ZERO_SHOT = "toa-zero-shot"
+METHODS = ("toa", "toa-network", TREES, *BASELINES, *_LEFT_OUT, ZERO_SHOT)
 # columns of the leaderboard's all_results.csv
 SCORES = {"MSE[mean]": "mse", "MSE[0.5]": "mse", "MAE[0.5]": "mae", "MASE[0.5]": "mase", "MAPE[0.5]": "mape"}
 SCORES |= {"sMAPE[0.5]": "smape", "MSIS": "msis", "RMSE[mean]": "rmse", "NRMSE[mean]": "nrmse", "ND[0.5]": "wape"}
@@ -41,6 +47,8 @@ DOMAINS = {"ett1": ("Energy", 7), "hospital": ("Healthcare", 1)}
 # probability outside the interval of MSIS
 _OUTSIDE = 0.05
 SeriesValues = Float64[np.ndarray, "t c"]
+# series with the first row of each window
+Windows = list[tuple[SeriesValues, int]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,8 +130,8 @@ def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None,
     """Forecast all windows of a configuration, and score them.
 
     Args:
-        method: "toa", the default forecaster; "toa-without-trees"; "toa-network" or "boosting", its network or trees
-            alone; or a baseline.
+        method: "toa", the default forecaster; "toa-without-trees", "toa-without-pretrained"; "toa-network" or
+            "boosting", its network or trees alone; "toa-zero-shot", the shipped pretrained model; or a baseline.
 
     Returns:
         "metrics", "cpu_seconds" and wall time "fit_seconds" and "predict_seconds"; for forecasters also "weights".
@@ -140,7 +148,9 @@ def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None,
     fitted = begin
     weights: dict[str, float] = {}
     quantiles: Any = None
-    if method in BASELINES or method == TREES:
+    if method == ZERO_SHOT:
+        point, quantiles = _zero_shot(config, windows)
+    elif method in BASELINES or method == TREES:
         histories = [column for values, origin in windows for column in values[:origin].T]
         rows = align_histories(histories, history_rows(config.season, config.horizon))
         if method == TREES:
@@ -156,8 +166,7 @@ def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None,
         kind = "auto" if method in FORECASTERS else "toa"
         fixed = {"model": kind, "season": config.season, "quantiles": LEVELS}
         with mock.patch.dict(FAMILIES):
-            if method == FORECASTERS[1]:
-                del FAMILIES["trees"]
+            FAMILIES.pop(_LEFT_OUT.get(method, ""), None)
             model = Forecaster(config.horizon, **{**fixed, **options}).fit([values[:-tested] for values in series])
         fitted = time.monotonic()
         found = model.backtest(list(series), test_size=tested, stride=config.horizon)
@@ -171,6 +180,18 @@ def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None,
     metrics = _scores(config, point, quantiles, actual, scale)
     shown = {name: round(value, 1) for name, value in times.items()}
     return {"metrics": metrics, **shown} | ({"weights": weights} if weights else {})
+
+
+def _zero_shot(config: Config, windows: Windows) -> tuple[np.ndarray, np.ndarray]:
+    """Medians (N * K, P, C) and quantiles (N * K, P, Q, C) of the shipped pretrained model, each column by itself."""
+    model = load_pretrained()
+    histories = [column for values, origin in windows for column in values[:origin].T]
+    levels = model.config.quantiles
+    forecasts = interpolate_levels(
+        forecast_quantiles(model, histories, config.horizon, season=config.season), levels, LEVELS
+    )
+    quantiles = forecasts.reshape(len(windows), -1, *forecasts.shape[1:]).transpose(0, 2, 3, 1)
+    return quantiles[:, :, list(LEVELS).index(0.5)], quantiles
 
 
 def gift_eval_row(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from toa._checks import check_choice, check_count, check_seed
+from toa._checks import ArgumentError, check_choice, check_count, check_seed
 from toa.data.synthetic import SyntheticSettings, draw_series
 from toa.models.pretrained import PretrainedConfig, PretrainedForecaster
 from toa.training.flat_adam import AdamConfig
@@ -99,7 +99,7 @@ class Plan:
         if not seed:
             return entry
         if not seed.isdecimal():
-            raise ValueError(f"the seed in {name!r} must be an integer, got {seed!r}; write {plain}@1, for instance.")
+            raise ArgumentError(f"the seed in {name!r}", "be an integer", repr(seed), f"write {plain}@1, for instance")
         return replace(entry, training=replace(entry.training, seed=int(seed)))
 
 
@@ -109,7 +109,7 @@ def read_plan(path: Path = PLAN) -> Plan:
     for name in tables:
         check_choice(f"table of {path.name}", name, _TABLES)
     if CONTROL not in tables["arms"]:
-        raise ValueError(f"arms of {path.name} must have {CONTROL!r}, the control, got {', '.join(tables['arms'])}.")
+        raise ArgumentError(f"arms of {path.name}", f"have {CONTROL!r}, the control", ", ".join(tables["arms"]))
     facts = dict(tables["series"])
     options = dict(facts)
     seed, together = options.pop("seed"), options.pop("together")
@@ -140,7 +140,9 @@ def _entry(tables: Mapping[str, Any], model: Mapping[str, Any], training: Mappin
     try:
         training_config = PretrainingConfig(**settings, adam=adam)
     except TypeError as error:
-        raise ValueError(f"a training of the plan must have known settings, got: {error}; correct it.") from None
+        raise ArgumentError(
+            "a training of the plan", "have known settings", f"an error: {error}", "correct it"
+        ) from None
     return Entry(model=PretrainedConfig.from_json(tables["model"] | model, "the plan"), training=training_config)
 
 

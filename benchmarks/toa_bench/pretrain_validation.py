@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from toa._checks import check_choice, check_count
+from toa._checks import ArgumentError, check_choice, check_count
 from toa.data import COLLECTIONS, DATASETS, load_collection, locate, read_dataset
 from toa.data.synthetic import draw_series
 from toa.estimators.baselines import BASELINES, align_histories
@@ -53,7 +53,7 @@ class ValidationSet:
         check_choice("source", self.source, SOURCES)
         for name in _FIELDS[self.source]:
             if getattr(self, name) is None:
-                raise ValueError(f"{name} must be given for the {self.source} {self.name!r}, got nothing; add it.")
+                raise ArgumentError(name, f"be given for the {self.source} {self.name!r}", "nothing", "add it")
             if name != "until":
                 check_count(name, getattr(self, name), 1)
 
@@ -101,7 +101,7 @@ def read_validation(path: Path) -> dict[str, ValidationSet]:
     try:
         return {name: ValidationSet(name=name, **fields) for name, fields in entries.items()}
     except TypeError as error:
-        raise ValueError(f"{path} must be a list of validation sets, got: {error}; correct the field.") from None
+        raise ArgumentError(path, "be a list of validation sets", f"an error: {error}", "correct the field") from None
 
 
 def validate_model(

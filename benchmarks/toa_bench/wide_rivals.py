@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from toa._checks import ArgumentError
 from toa._registry import Registry
 from toa.data import ForecastData, Windows
 from toa.data.tables import read_dataset
@@ -135,6 +136,6 @@ def _ridge(data: RivalData, *, with_components: bool) -> dict[str, Any]:
         refit=False,
     )
     if ridge is None:
-        raise ValueError(f"{windows.name} must have windows to fit to, got {len(windows.train)} in training.")
+        raise ArgumentError(windows.name, "have windows to fit to", f"{len(windows.train)} in training")
     chosen = {"lags": len(ridge.back), "components": len(ridge.shared), **ridge.strengths}
     return {"metrics": _errors(ridge.predict, windows), "chosen": chosen}

@@ -35,7 +35,7 @@ def check_unpacked(name: str, count: int, tensors: Mapping[str, Any]) -> None:
     """Raise ValueError for a size in a file that needs `count` numbers, far more than its tensors could fill."""
     limit = unpacked_limit(sum(tensor.nbytes for tensor in tensors.values()))
     if not 8 * count <= limit:
-        raise ValueError(f"{name} must need at most {limit} bytes for one answer, got {8 * count}")
+        raise _error(name, f"need at most {limit} bytes for one answer", 8 * count)
 
 
 def memory_budget() -> int:
@@ -50,7 +50,7 @@ def memory_budget() -> int:
     except ValueError:
         budget = 0.0
     if not 0.0 < budget < 2**40:
-        raise ValueError(f"{_MEMORY} must be a positive number of GiB, got {shorten(text)}; for instance 2.")
+        raise _error(_MEMORY, "be a positive number of GiB", shorten(text), "for instance 2")
     return int(budget * 2**30)
 
 
@@ -82,9 +82,11 @@ def check_sizes(settings: Mapping[str, Any], tensors: Mapping[str, Any], where: 
     count = sum(tensor.numel() for tensor in tensors.values())
     for name, value in settings.items():
         if isinstance(value, int) and value > (len(tensors) if name.endswith("layers") else max(4096, count)):
-            raise ValueError(
-                f"{where} must have settings that fit its {len(tensors)} weights, got {name}={value}; the file is "
-                "damaged or was edited: fit and save again."
+            raise _error(
+                str(where),
+                f"have settings that fit its {len(tensors)} weights",
+                f"{name}={value}",
+                "the file is damaged or was edited: fit and save again",
             )
 
 
@@ -98,3 +100,11 @@ def peak_bytes() -> int:
     import resource  # not on Windows
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _error(name: str, rule: str, value: object, *remedies: str) -> ValueError:
+    """The error of an argument or a file."""
+    # not above: the checks import `shorten` from here
+    from toa._checks import ArgumentError
+
+    return ArgumentError(name, rule, value, *remedies)

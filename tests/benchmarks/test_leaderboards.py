@@ -1,14 +1,18 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.estimators.signals import PERIOD, wave
 from tests.support import message
+from tests.training.pretraining_cases import tiny_model
 from toa.data import DatasetNotFoundError
 from toa.estimators.families import FAMILIES
+from toa.estimators.zero_shot_tables import _load_once
 from toa.integrations import fev
 from toa.integrations.gift_eval import LEVELS, GiftEvalPredictor
+from toa.models import pretrained
 from toa_bench import gift_eval
 from toa_bench.gift_eval import CONFIGS, ETT_1H, FORECASTERS, Config, evaluate
 
@@ -156,7 +160,26 @@ def test_earlier_windows_end_before_the_tested_ones():
 
 
 def test_a_forecaster_without_trees_has_no_weight_of_them():
-    with_trees, without = (evaluate(small(), name, backbone="dlinear", epochs=1) for name in FORECASTERS)
+    with_trees, without = (evaluate(small(), name, backbone="dlinear", epochs=1) for name in FORECASTERS[:2])
     assert "boosting" not in without["weights"]
     assert "trees" in FAMILIES
     assert with_trees["weights"].keys() != without["weights"].keys()
+
+
+def test_the_pretrained_model_is_scored_without_a_fit_and_can_be_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrained, "SHIPPED", tmp_path)
+    with pytest.raises(ValueError, match="no weights are part of this version"):
+        evaluate(small(), "toa-zero-shot")
+    model = tiny_model()
+    model.save_pretrained(tmp_path / pretrained.DEFAULT_NAME)
+    _load_once.cache_clear()
+    try:
+        config = small()
+        found = evaluate(config, "toa-zero-shot")
+        assert found["metrics"]["mase"] > 0
+        assert found["metrics"]["wql"] > 0
+        options: dict[str, Any] = {"effort": "least", "backbone": "dlinear", "epochs": 1}
+        assert "pretrained" not in evaluate(config, "toa-without-pretrained", **options)["weights"]
+        assert "pretrained" in FAMILIES
+    finally:
+        _load_once.cache_clear()

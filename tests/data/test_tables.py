@@ -7,11 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from tests.data.files import make_spec, packed, values, write_csv, write_text
 from tests.support import message
-from toa.data import DATASETS, read_csv_series, read_dataset, read_values
+from toa.data import DATASETS, load_forecast, read_csv_series, read_dataset, read_frame, read_values
 from toa.data.files import checksum
+from toa.data.formats import write_frame
+from toa.data.frames import read_panel
 
 TABLE = values()
 
@@ -134,10 +137,9 @@ HEAD = "date,a,b\n2020-01-01,1,2\n"
         ),
         (HEAD + "2020-01-02,1,2,3\n", ("same number of values in each row", "line 3")),
         ("date,a\n2020-01-01,1,2\n", ("same number of values in each row",)),
-        ("date,a\n2020-01-01T00:00:00+01:00,1\n2020-07-01T00:00:00+02:00,1\n", ("one time zone", "UTC")),
         (b"date,a\n2020-01-01,1\0\n", ("comma-separated text", "binary data")),
         (bytes(range(1, 256)) * 9, ("UTF-8",)),
-        (b"date,W/m\xb2\n2020-01-01,1\n", ("text in UTF-8", "save it in UTF-8")),
+        (b"date,W/m\xb2,\xc3\xa9\n2020-01-01,1,2\n", ("text in UTF-8", "save it in UTF-8")),
         ("<html>\n<body>Not Found</body>\n</html>\n", ("must have a column 'date'",)),
     ],
 )
@@ -145,6 +147,40 @@ def test_a_damaged_csv_raises(tmp_path, text, parts):
     path = write_text(tmp_path / "bad.csv", text)
     with pytest.raises(ValueError, match=message(path, *parts)):
         read_csv_series(path)
+
+
+@pytest.mark.filterwarnings("ignore:.*Windows-1252:UserWarning", "ignore:.*decimal comma:UserWarning")
+def test_a_file_is_read_as_for_a_forecaster(tmp_path):
+    """The same reader: other separators, decimal commas, other encodings, offsets from UTC, other formats."""
+    text = "date;W/m²;kind\n2020-01-01;1,5;2\n2020-01-02;2,5;3\n"
+    path = write_text(tmp_path / "a.csv", text.encode("cp1252"))
+    with pytest.raises(ValueError, match="must show"):
+        read_csv_series(write_text(tmp_path / "b.csv", "date;a\n2020-01-01;1.234\n2020-01-02;2.345\n"))
+    series = read_csv_series(path)
+    assert series.columns == ("W/m²", "kind")
+    assert series.values[0].tolist() == [[1.5, 2.0], [2.5, 3.0]]
+    panel = read_panel(read_frame(path))
+    np.testing.assert_array_equal(panel.values[0], series.values[0])
+    assert panel.times is not None
+    assert series.times is not None
+    assert panel.times[0].equals(series.times[0])
+    write_frame(pd.DataFrame({"date": panel.times[0], "a": [1.0, 2.0]}), tmp_path / "a.parquet")
+    assert read_csv_series(tmp_path / "a.parquet").values[0].tolist() == [[1.0], [2.0]]
+    clocks = "date,a\n2020-03-29T00:00:00+01:00,1\n2020-03-29T03:00:00+02:00,1\n"
+    times = read_csv_series(write_text(tmp_path / "c.csv", clocks)).times
+    assert times is not None
+    assert times[0].tolist() == list(pd.to_datetime(["2020-03-28T23:00Z", "2020-03-29T01:00Z"]))
+
+
+def test_codes_for_missing_values_are_named_in_a_users_file_only(tmp_path):
+    table = values()
+    table[[3, 9], 0] = -9999
+    path = write_csv(tmp_path / "a.csv", table)
+    assert read_csv_series(path).values[0].min() == -9999
+    with pytest.warns(UserWarning, match="-9999 in column '0' [(]2 times"):
+        load_forecast(path, lookback=8, horizon=2)
+    data = load_forecast(path, lookback=8, horizon=2, missing_values=-9999, fill="ffill")
+    assert float(data.train.batch(torch.arange(4)).x.min()) > -10
 
 
 def test_a_gap_at_the_start_cannot_be_filled_from_the_past(tmp_path):

@@ -16,7 +16,7 @@ from toa.estimators import fine_tune, zero_shot
 from toa.estimators.methods import Histories
 from toa.estimators.pretrained_forecasts import InferenceOptions, forecast_quantiles
 from toa.estimators.pretrained_method import PRETRAINED, FittedPretrained, Pretrained
-from toa.estimators.zero_shot import _load_once, load_pretrained
+from toa.estimators.zero_shot_tables import _load_once, load_pretrained
 from toa.models import pretrained
 from toa.models.pretrained import DEFAULT_NAME, PretrainedForecaster
 

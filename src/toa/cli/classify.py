@@ -166,7 +166,7 @@ def _read_cases(console: "Console", cases: Any, labels: Any, tested: Any, option
 
 def _describe(cases: "Panel", name: str) -> str:
     """Sizes of the cases of a file, and the columns that were read as steps, channels and ids."""
-    from toa.data.tables import describe_columns
+    from toa.data.contents import describe_columns
 
     least = min(cases.lengths)
     most = max(cases.lengths)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
+    from toa.data.panel import Panel
     from toa.estimators import Forecaster
     from toa.estimators.backtest import Backtest
 
@@ -327,45 +328,33 @@ def _draw(
 ) -> tuple[Any, str]:
     return draw_table(
         frame,
+        forecaster.read_fitted(frame),
         forecasts,
         forecaster.columns_,
-        id=forecaster.id_,
-        time=forecaster.time_,
         interval=forecaster.interval,
         baselines={"seasonal naive": naive},
         title=title,
-        dates={"day_first": forecaster.day_first_, "time_zone": forecaster.time_zone, "freq": forecaster.freq_},
     )
 
 
 def draw_table(
     frame: "pd.DataFrame",
+    panel: "Panel",
     forecasts: "pd.DataFrame",
     columns: "Sequence[str]",
     *,
-    id: str | None,
-    time: str | None,
     interval: float | None,
     baselines: "Mapping[str, pd.DataFrame]",
     title: str,
-    dates: "Mapping[str, Any]",
 ) -> tuple[Any, str]:
-    """The figure of a forecast, and what it leaves out.
-
-    Args:
-        frame: The table that was read; its times may be text, and `dates` has how they were read: day_first, time_zone
-            and freq.
-    """
-    import narwhals as nw
-
-    from toa.data.columns import read_times
+    """The figure of a forecast, and what it leaves out; `panel` was read from the table `frame`."""
+    from toa.data.frames import times_by_row
     from toa.report.figures import PANELS, draw_forecast
 
+    id, time = panel.id_column, panel.time_column
     if time in frame.columns:
         # dates in place of their text
-        column = nw.from_native(frame[time], series_only=True)
-        ids = None if id is None else frame[id]
-        frame = frame.assign(**{str(time): read_times(column, ids, "data", **dates)[0]})
+        frame = frame.assign(**{str(time): times_by_row(panel)})
     figure, panels = draw_forecast(
         frame, forecasts, columns, title=title, baselines=baselines, interval=interval, id=id, time=time
     )

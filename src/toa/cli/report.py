@@ -272,5 +272,5 @@ def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
     chosen = [(name, str(value)) for name, value in estimator.get_params(deep=False).items() if value is not None]
     lead = f"{kind} on {backbone}, columns {', '.join(estimator.columns_[:8])}, {parameters:,} parameters{first}"
     facts = [("parameter", "value"), *chosen]
-    tokens = describe_tokens(network, getattr(estimator, "freq_", None), getattr(estimator, "_patch", 1))
+    tokens = describe_tokens(network, getattr(estimator, "freq_", None), estimator.architecture_.get("patch", 1))
     return _Subject(network, sample, f"{kind} {path.name}", lead, caption, facts, tokens, importance)

@@ -35,7 +35,7 @@ HELP: dict[str, dict[str, str]] = {"options": {}}
 # arguments of Python whose option has another name
 OPTION_NAMES = {"X": "data", "model": "method", "test_size": "test"}
 # arguments that `toa run` sets with --set
-SETTINGS = ("allow_constant", "fill", "split")
+SETTINGS = ("allow_constant", "fill", "missing_values", "split")
 # names that a help text may use in braces, each with the registry or the function that lists the choices
 CHOICES: dict[str, str] = {}
 

@@ -35,7 +35,7 @@ def forecast_zero_shot(options: dict[str, Any]) -> None:
         terminal.check_share("--quantile", level)
     terminal.check_results(options, "out")
 
-    from toa.estimators.zero_shot import forecast_table, load_pretrained
+    from toa.estimators.zero_shot_tables import forecast_table, load_pretrained
 
     # before the table is read
     model = load_pretrained(options["model"])
@@ -60,13 +60,11 @@ def forecast_zero_shot(options: dict[str, Any]) -> None:
     draw = partial(
         draw_table,
         frame,
+        panel,
         forecast.table,
         forecast.columns,
-        id=panel.id_column,
-        time=panel.time_column,
         interval=interval,
         baselines={},
         title=f"{options['data'].name}: zero-shot forecast",
-        dates=dates | {"day_first": panel.day_first, "freq": panel.freq},
     )
     terminal.write_results(options, {"out": forecast.table}, draw, None, frame)

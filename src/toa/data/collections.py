@@ -18,10 +18,10 @@ from toa._checks import ArgumentError, check_choice
 from toa._limits import shorten
 from toa._registry import Registry
 from toa.data.catalogue import FileSpec, read_entries
+from toa.data.contents import read_table, text_lines
 from toa.data.files import locate, verify
 from toa.data.frequency import make_times
 from toa.data.panel import Id, Panel, Values
-from toa.data.tables import read_table, text_lines
 
 READERS = ("m4", "m3", "hospital", "wide", "tsf")
 # .tsf names of frequencies

@@ -55,7 +55,14 @@ _FIRST_YEAR = 1000
 
 
 def read_times(
-    column: Any, ids: Any, label: Name, *, day_first: bool | None, time_zone: str | None, freq: Frequency | None
+    column: Any,
+    ids: Any,
+    label: Name,
+    *,
+    day_first: bool | None,
+    time_zone: str | None,
+    freq: Frequency | None,
+    remedy: str | Phrase = GIVE_ORDER,
 ) -> tuple[pd.Index, bool | None]:
     """Dates in one time zone, or integers, and whether the day came first in text."""
     if column.dtype.is_integer() or column.dtype.is_float():
@@ -68,7 +75,7 @@ def read_times(
     else:
         check = partial(is_regular, time_zone=time_zone, codes=codes, freq=freq)
         text = pd.Series(column.to_numpy(), dtype=object)
-        order = find_order(text, label, day_first, check)
+        order = find_order(text, label, day_first, check, remedy)
         dates = parse_dates(text, label, day_first=bool(order), offsets=True)
     return dates if time_zone is None else to_zone(dates, time_zone, codes, label), order
 

@@ -14,7 +14,8 @@ import pooch
 from toa._checks import Argument, ArgumentError, MissingFileError, Phrase, check_at_least
 from toa._limits import DOWNLOAD_BYTES, DOWNLOAD_SECONDS
 from toa.data.catalogue import DatasetSpec, FileSpec
-from toa.data.tables import open_unpacked, read_dataset
+from toa.data.contents import open_unpacked
+from toa.data.tables import read_dataset
 
 # bytes done, and total bytes or None if the server does not send them
 Progress = Callable[[int, int | None], None]

@@ -1,5 +1,6 @@
-"""load_forecast: a dataset by name, or a user's csv file, as scaled windows of train, validation and test."""
+"""load_forecast: a dataset by name, or a user's file, as scaled windows of train, validation and test."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,11 +59,12 @@ def load_forecast(
     date_column: str | None = "date",
     allow_constant: bool = False,
     clip: float | None = None,
+    missing_values: float | Sequence[float] | None = None,
 ) -> ForecastData:
     """Read, check, split, scale by the train rows and cut into windows; no test window is dropped.
 
     Args:
-        dataset: Name in the catalogue, or path of a csv file.
+        dataset: Name in the catalogue, or path of a file that `toa.data.read_frame` reads.
         data_dir: Folder to search before $TOA_DATA and the user's cache.
         split: Rule or fractions; by default the rule of the dataset, and "ratio" for a file.
         freq: Which marks, see `time_marks`.
@@ -72,6 +74,7 @@ def load_forecast(
         date_column: Date column of a user's file; None if it has none.
         allow_constant: Leave channels that are constant in the train rows unscaled instead of raising an error.
         clip: Standardised values beyond this size count as this size; None changes no value.
+        missing_values: Numbers that mean a missing value in a user's file; None warns of those that look like it.
     """
     check_choice("freq", freq, FREQUENCIES)
     path = Path(dataset).expanduser()
@@ -88,7 +91,7 @@ def load_forecast(
         name = path.name
         default_split = "ratio"
         sha256 = checksum(path)
-        panel = read_csv_series(path, date_column=date_column, fill=fill)
+        panel = read_csv_series(path, date_column=date_column, fill=fill, missing_values=missing_values)
     else:
         name = spec.name
         default_split = spec.split

@@ -29,8 +29,8 @@ from toa._checks import Argument, ArgumentError, Phrase
 from toa._files import check_ending, ending_of, missing_package, write_atomically
 from toa._limits import list_first, memory_budget, shorten, unpacked_limit
 from toa.data.columns import is_date
+from toa.data.contents import read_content, read_table
 from toa.data.panel import is_number
-from toa.data.tables import read_content, read_table
 
 _SEPARATORS = (",", ";", "\t", "|")
 # lines that must agree on the separator

@@ -347,6 +347,11 @@ def columns_by_row(panel: Panel, parts: Sequence[Mapping[str, np.ndarray]]) -> d
     return columns
 
 
+def times_by_row(panel: Panel) -> pd.Index:
+    """The time of each row of the source table, which has times, in its order."""
+    return columns_by_row(panel, [{}] * len(panel))[str(panel.time_column)]
+
+
 def forecast_names(columns: Sequence[str], levels: Sequence[float], interval: bool) -> list[str]:
     """Result columns of forecast columns: "a", "a_q0.1", "a_lower", "a_upper"."""
     ends = ["", *(f"_q{level:g}" for level in levels), *(("_lower", "_upper") if interval else ())]

@@ -1,77 +1,32 @@
-"""Read files into panels and arrays: csv, txt, npy, npz and ts, plain or gzipped. Nothing is ever unpickled.
+"""Read files into panels and arrays: tables, npy, npz, tsf and ts, plain or gzipped. Nothing is ever unpickled.
 
 A .ts file, the format of the UEA archive, holds labelled cases. aeon reads it too, but rejects a case whose channels
 differ in length, as in CharacterTrajectories, and returns no cases for a web page that a server sent instead.
 """
 
-import gzip
-import io
-import math
-import tokenize
-import warnings
-import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64
 
 from toa._checks import ArgumentError, check_choice
 from toa._files import ending_of
-from toa._limits import shorten, unpacked_limit
 from toa.data.catalogue import DatasetSpec
-from toa.data.columns import find_order, is_regular, parse_dates
+from toa.data.codes import mark_missing, missing_numbers, warn_of_codes
+from toa.data.columns import read_times
+from toa.data.contents import describe_columns, read_npy, read_npz, read_table, text_lines
+from toa.data.formats import read_frame
 from toa.data.panel import FILLS, MissingValuesError, Panel, make_panel, to_numbers
 
-# what numpy raises for damaged or forged arrays
-_DAMAGES = (
-    *(ValueError, TypeError, KeyError, EOFError, OSError, SyntaxError, OverflowError, RecursionError, MemoryError),
-    tokenize.TokenError,
-)
+# remedy for dates whose order is not clear
+_WRITE_DATES = "write dates as 2015-02-01"
 _ARRAY_SUFFIXES = (".npy", ".csv", ".txt")
-
-
-class _BoundedGzip(gzip.GzipFile):
-    """Gzip data of at most `unpacked_limit` bytes."""
-
-    def __init__(self, path: Path, mode: str) -> None:
-        super().__init__(path, mode)
-        self._path = path
-        self._limit = unpacked_limit(path.stat().st_size)
-
-    def read(self, size: int | None = -1) -> bytes:
-        content = super().read(self._left() if size is None or size < 0 else size)
-        self._left()
-        return content
-
-    def readline(self, size: int | None = -1) -> bytes:
-        line = super().readline(self._left() if size is None or size < 0 else size)
-        self._left()
-        return line
-
-    def _left(self) -> int:
-        """One byte more than is allowed, so that reading it shows that there is more."""
-        left = self._limit + 1 - self.tell()
-        if left <= 0:
-            raise ArgumentError(self._path, f"unpack to at most {self._limit} bytes", "more", "unpack it first")
-        return left
-
-
-@contextmanager
-def open_unpacked(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a file for reading and unpack it if its name ends in .gz; raises ValueError for damaged or large data."""
-    opened: Any = _BoundedGzip if path.suffix == ".gz" else open
-    try:
-        with opened(path, "rb") as file:
-            yield file
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ArgumentError(path, "be complete gzip data", f"damaged data ({error})", "get it again") from error
 
 
 def read_csv_series(
@@ -81,16 +36,21 @@ def read_csv_series(
     fill: str | None = None,
     target: str | None = None,
     allow_duplicate_dates: bool = False,
+    missing_values: float | Sequence[float] | None = (),
 ) -> Panel:
-    """Read a comma-separated file with a header as one series: a date column, if any, and numeric columns.
+    """Read a table as one series: a date column, if any, and numeric columns. The file is read as for `toa.Forecaster`.
+
+    Unlike there, dates need not have one frequency, and no rows are inserted.
 
     Args:
+        path: A file that `toa.data.read_frame` reads.
         date_column: Name of the date column; None for a file without dates.
         fill: How to fill missing values: "ffill" repeats the last value, "interpolate" is linear and uses later values,
             "zero" inserts zeros. None raises an error for missing values.
         target: Column to move to the end, as the field's loader for custom files does.
+        missing_values: Numbers that mean a missing value; None warns of those that look like it.
     """
-    frame = read_table(Path(path), text=() if date_column is None else (date_column,))
+    frame = read_frame(Path(path))
     dates = None
     if date_column is not None:
         if date_column not in frame.columns:
@@ -101,14 +61,15 @@ def read_csv_series(
                 "set date_column to the name of the date column (--set date_column=NAME), or date_column=None if there "
                 "is none",
             )
-        text = frame.pop(date_column)
-        order = find_order(text, str(path), None, is_regular, remedy="write dates as 2015-02-01")
-        dates = parse_dates(text, str(path), day_first=bool(order))
+        column = nw.from_native(frame.pop(date_column), series_only=True)
+        dates, _ = read_times(column, None, str(path), day_first=None, time_zone=None, freq=None, remedy=_WRITE_DATES)
     if target is not None:
         if target not in frame.columns:
             raise ArgumentError(path, f"have the target column {target!r}", describe_columns(frame.columns))
         frame[target] = frame.pop(target)
-    return _series(frame, str(path), fill, times=dates, allow_duplicates=allow_duplicate_dates)
+    codes = missing_numbers(missing_values)
+    times: dict[str, Any] = {"times": dates, "allow_duplicates": allow_duplicate_dates}
+    return _series(frame, str(path), fill, codes, **times)
 
 
 def read_dataset(spec: DatasetSpec, path: str | Path, *, fill: str | None = None) -> Panel:
@@ -120,7 +81,7 @@ def read_dataset(spec: DatasetSpec, path: str | Path, *, fill: str | None = None
     path = Path(path)
     fill = fill or spec.fill
     if spec.reader == "npz":
-        panel = _series(pd.DataFrame(_read_npz(path)), str(path), fill)
+        panel = _series(pd.DataFrame(read_npz(path)), str(path), fill)
     elif spec.reader == "npy":
         panel = _series(_marked_missing(_read_columns(path, index_column=False), spec), str(path), fill)
     elif spec.reader == "tsf":
@@ -203,34 +164,6 @@ def read_labels(path: str | Path, *, index_column: bool = False, label_column: b
     return values == 1
 
 
-def read_table(
-    path: Path, *, header: int | None = 0, text: Sequence[str] = (), separator: str = ",", content: bytes | None = None
-) -> pd.DataFrame:
-    """Read a text file, or its `content`, into a frame; the columns `text` stay text."""
-    content = read_content(path, "a table") if content is None else content
-    if b"\0" in content:
-        raise ArgumentError(path, "be comma-separated text", "binary data", "is it packed or another format?")
-    try:
-        with warnings.catch_warnings():
-            # otherwise pandas cuts rows that are longer than the header
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            return pd.read_csv(
-                io.BytesIO(content),
-                sep=separator,
-                header=header,
-                dtype=dict.fromkeys(text, str),
-                index_col=False,
-                encoding="utf-8-sig",
-                low_memory=False,
-            )
-    except UnicodeDecodeError as error:
-        raise ArgumentError(path, "be text in UTF-8", error, "save it in UTF-8") from error
-    except OverflowError as error:
-        raise ArgumentError(path, "have numbers below 1e308", "an integer of more digits", "remove it") from error
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, pd.errors.ParserWarning) as error:
-        raise ArgumentError(path, "have the same number of values in each row", f"an error: {_line(error)}") from error
-
-
 def read_ts(path: str | Path) -> Panel:
     """Read a .ts or .ts.gz file: a panel with a series (l, C) and a label per case, NaN where a value is missing."""
     path = Path(path)
@@ -268,23 +201,17 @@ def read_ts(path: str | Path) -> Panel:
     return Panel(values=tuple(cases), columns=columns, ids=tuple(range(len(cases))), labels=np.asarray(labels))
 
 
-def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbers and text of all lines but empty ones and comments."""
-    with open_unpacked(path) as file:
-        for number, raw in enumerate(file, 1):
-            # comments need not be UTF-8
-            if raw.strip() and not raw.lstrip().startswith(b"#"):
-                try:
-                    yield number, raw.decode("utf-8").strip()
-                except UnicodeDecodeError as error:
-                    raise ArgumentError(path, "be text in UTF-8", error, "save it in UTF-8") from error
-
-
-def _series(frame: pd.DataFrame, name: str, fill: str | None, **times: Any) -> Panel:
+def _series(
+    frame: pd.DataFrame, name: str, fill: str | None, codes: Sequence[float] | None = (), **times: Any
+) -> Panel:
     if fill is not None:
         check_choice("fill", fill, FILLS)
     values = to_numbers(frame, name)
     columns = tuple(map(str, frame.columns))
+    if codes is None:
+        warn_of_codes(values, columns, name, stacklevel=4)
+    elif codes:
+        values = mark_missing(values, codes)
     try:
         return make_panel(values, columns, regular=False, missing=fill or "error", name=name, **times)
     except MissingValuesError as error:
@@ -324,73 +251,6 @@ def _read_columns(path: Path, *, index_column: bool) -> pd.DataFrame:
     if not path.is_file():
         raise FileNotFoundError(f"No such file: {path}.")
     if kind == ".npy":
-        content = read_content(path, "an array")
-        try:
-            array = _parse_npy(content)
-        except _DAMAGES as error:
-            raise ArgumentError(path, "be an unpickled .npy array", f"an error: {_line(error)}") from error
-        if array.ndim not in (1, 2) or array.dtype.kind not in "biuf":
-            raise ArgumentError(path, "hold numbers (T, C) or (T,)", f"{array.dtype} of shape {array.shape}")
-        return pd.DataFrame(array)
+        return pd.DataFrame(read_npy(path))
     frame = read_table(path, header=0 if kind == ".csv" else None)
     return frame.iloc[:, 1:] if index_column and kind == ".csv" else frame
-
-
-def _read_npz(path: Path) -> np.ndarray:
-    """Feature 0 (T, C) of the array `data` (T, C, F) in an npz file."""
-    with open_unpacked(path) as file:
-        content = file.read()
-    if not zipfile.is_zipfile(io.BytesIO(content)):
-        raise ArgumentError(path, "be an npz archive", f"a file that begins with {content[:8]!r}", "is it complete?")
-    rule = "hold an unpickled array 'data' of numbers (T, C, features)"
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            sizes = {one.filename: (one.file_size, one.compress_size) for one in archive.infolist()}
-            if "data.npy" not in sizes:
-                names = ", ".join(name.removesuffix(".npy") for name in sizes) or "nothing"
-                raise ValueError(f"no array 'data' but {names[:80]}")
-            large, packed = sizes["data.npy"]
-            if large > unpacked_limit(packed):
-                raise ValueError(f"an array of {large} bytes packed into {packed}; unpack it if it is right")
-            data = _parse_npy(archive.read("data.npy"))
-    except (*_DAMAGES, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise ArgumentError(path, rule, f"an error: {_line(error)}") from error
-    if data.ndim != 3 or not np.issubdtype(data.dtype, np.number) or not data.shape[2]:
-        raise ArgumentError(path, rule, f"{data.dtype} of shape {data.shape}")
-    return data[:, :, 0]
-
-
-def _parse_npy(content: bytes) -> np.ndarray:
-    """An array in the format npy; the size that its header states is compared before memory is allocated."""
-    stream = io.BytesIO(content)
-    version = np.lib.format.read_magic(stream)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read_header(stream)
-    if any(size < 0 for size in shape):
-        raise ValueError(f"a negative size in the shape {shape}")
-    need = math.prod(shape) * dtype.itemsize
-    left = len(content) - stream.tell()
-    if need > left and not dtype.hasobject:
-        raise ValueError(f"a header that states {need} bytes, but only {left} follow it")
-    array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
-    return array
-
-
-def read_content(path: Path, what: str) -> bytes:
-    """The unpacked bytes of a file; raises ValueError if there are none."""
-    with open_unpacked(path) as file:
-        content = file.read()
-    if not content.strip():
-        raise ArgumentError(path, f"hold {what}", "an empty file", "is the download complete?")
-    return content
-
-
-def _line(error: Exception) -> str:
-    """The message of an error in one line."""
-    return " ".join(str(error).split())
-
-
-def describe_columns(columns: Any, most: int = 12) -> str:
-    """Column names for an error message."""
-    names = [shorten(str(column)) for column in columns]
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -3,6 +3,6 @@
 from toa.estimators.classifier import Classifier
 from toa.estimators.detector import AnomalyDetector
 from toa.estimators.forecaster import Forecaster
-from toa.estimators.zero_shot import fine_tune, zero_shot
+from toa.estimators.zero_shot_tables import fine_tune, zero_shot
 
 __all__ = ["AnomalyDetector", "Classifier", "Forecaster", "fine_tune", "zero_shot"]

@@ -29,6 +29,7 @@ class Effort:
     tree_windows: int = _limit("forecaster: windows that boosted trees are fitted to")
     network_steps: int = _limit("training steps of a network")
     network_windows: int = _limit("forecaster: windows times columns that a network sees in training")
+    channel_windows: int = _limit("forecaster: windows times columns that a network of all columns sees in training")
     detector_windows: int = _limit("detector: windows times columns that the network sees in training")
     networks: int = _limit("forecaster: networks of further seeds that are averaged, and kinds that are compared")
     trees: int = _limit("forecaster: boosted trees")
@@ -53,6 +54,7 @@ EFFORTS.register("quick")(
         tree_windows=8_000,
         network_steps=200,
         network_windows=30_000,
+        channel_windows=0,
         detector_windows=150_000,
         networks=1,
         trees=200,
@@ -70,6 +72,7 @@ EFFORTS.register("thorough")(
         tree_windows=40_000,
         network_steps=4_000,
         network_windows=1_500_000,
+        channel_windows=4_000_000,
         detector_windows=10_000_000,
         networks=3,
         trees=200,

@@ -2,6 +2,7 @@
 
 from toa._registry import Registry
 from toa.estimators.all_columns import AllColumns
+from toa.estimators.channel_networks import ChannelNetworks
 from toa.estimators.lag_methods import Baselines, LinearModels, Trees
 from toa.estimators.methods import Family, Method
 from toa.estimators.network_method import Networks
@@ -17,6 +18,7 @@ FAMILIES.register("columns")(AllColumns())
 FAMILIES.register("covariates")(Regressions())
 FAMILIES.register("pretrained")(Pretrained())
 FAMILIES.register("network")(Networks())
+FAMILIES.register("channels")(ChannelNetworks())
 
 
 def candidates(settings: ForecastSettings, season: int) -> dict[str, Method]:

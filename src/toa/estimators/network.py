@@ -76,11 +76,15 @@ class Inputs:
 
     def check_range(self, panel: Panel) -> None:
         """Raise ValueError for values that are too far from those of fit."""
-        mean = self.scaler["mean"].numpy()
-        deviation = self.deviation.numpy()
-        for index, (owner, values) in enumerate(zip(self.owners(panel), panel.take(self.columns), strict=True)):
-            scaled = (values - mean[owner]) / deviation[owner]
-            check_standardised(scaled, self.columns, panel.label(index))
+        owners = self.owners(panel).tolist()
+        for index, (owner, values) in enumerate(zip(owners, panel.take(self.columns), strict=True)):
+            scaler = StandardScaler(self.scaler["mean"][owner].numpy(), self.deviation[owner].numpy())
+            check_standardised(scaler.transform(values), self.columns, panel.label(index))
+
+    def standardise(self, panel: Panel) -> list[np.ndarray]:
+        """Values (T, C) of the series of fit, in the order of `ids`, as the network reads them."""
+        parts = zip(self.scaler["mean"].numpy(), self.scaler["std"].numpy(), panel.take(self.columns), strict=True)
+        return [StandardScaler(mean, std).transform(values) for mean, std, values in parts]
 
     def with_series(self, ids: Sequence[Id], scaler: Mapping[str, Tensor]) -> "Inputs":
         """The inputs with further series."""
@@ -431,11 +435,8 @@ def split_windows(
 
     These are the same unless `halves`: then those of the first half of the held-out rows, and of the second.
     """
-    targets = panel.take(inputs.columns)
     size = (inputs.lookback, spec.horizon)
-    means = inputs.scaler["mean"].numpy()
-    stds = inputs.scaler["std"].numpy()
-    scaled = [(values - mean) / std for values, mean, std in zip(targets, means, stds, strict=True)]
+    scaled = inputs.standardise(panel)
     # a series that is too short for a window gets rows before it: up to a horizon of windows, if it has values
     need = sum(size)
     most = spec.horizon

@@ -34,7 +34,7 @@ from toa.estimators.settings import ForecastSettings
 # a network that is validated is trained again on all rows
 _TRAININGS = 2.0
 # fewest rows to train on beside a horizon
-_LEAST_ROWS = 2
+LEAST_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class NetworkMethod:
         effort = training.effort
         assert panel is not None
         borders = self.settings.borders(panel.lengths)
-        if not effort.has_networks or max(borders) < training.horizon + _LEAST_ROWS:
+        if not effort.has_networks or max(borders) < training.horizon + LEAST_ROWS:
             return None
         network = self._train(training, plain=False)
         if network is None:
@@ -91,29 +91,14 @@ class FittedNetworks:
 
     def refit(self, training: Training) -> "FittedNetworks":
         """Trained again, on all rows, for the epochs that were best."""
-        panel = training.panel
-        season = training.season
-        assert panel is not None
-        borders = self.settings.borders(panel.lengths)
-        covariates = self.settings.covariates.fit(panel, borders, calendar=self.settings.calendar)
-        first = self.networks[0]
-        inputs = fit_inputs(panel, training.columns, first.inputs.lookback, covariates, panel.lengths, season)
-        train, *_ = split_windows(panel, inputs, panel.lengths, first.spec)
         validation = mean_validation(self.networks)
-        again = []
-        for network in self.networks:
-            epochs = min(network.schedule["epochs"], network.best_epoch + 1)
-            plan = NetworkPlan(
-                spec=network.spec,
-                inputs=inputs,
-                architecture=network.architecture,
-                schedule={**network.schedule, "epochs": epochs},
-                train=train,
-                stop=None,
-                validation=validation,
-            )
-            again.append(train_network(plan, network.seeds[0]))
-        return FittedNetworks(self.settings, tuple(again))
+        return FittedNetworks(
+            self.settings,
+            tuple(
+                train_again(network, self.settings, training, season=training.season, validation=validation)
+                for network in self.networks
+            ),
+        )
 
     def add_seeds(
         self, training: Training, histories: Histories, forecasts: Rows, error: Callable[[np.ndarray], float]
@@ -151,6 +136,39 @@ class FittedNetworks:
             networks.append(other)
             forecasts = mean
         return FittedNetworks(self.settings, tuple(networks)), forecasts
+
+
+def train_again(
+    network: FittedNetwork,
+    settings: ForecastSettings,
+    training: Training,
+    *,
+    season: int | None,
+    validation: float,
+) -> FittedNetwork:
+    """A network trained on all rows, for the epochs that were best.
+
+    Args:
+        season: Season by which errors are scaled; None standardises.
+        validation: Loss of the earlier training.
+    """
+    panel = training.panel
+    assert panel is not None
+    borders = settings.borders(panel.lengths)
+    covariates = settings.covariates.fit(panel, borders, calendar=settings.calendar)
+    inputs = fit_inputs(panel, training.columns, network.inputs.lookback, covariates, panel.lengths, season)
+    train, *_ = split_windows(panel, inputs, panel.lengths, network.spec)
+    epochs = min(network.schedule["epochs"], network.best_epoch + 1)
+    plan = NetworkPlan(
+        spec=network.spec,
+        inputs=inputs,
+        architecture=network.architecture,
+        schedule={**network.schedule, "epochs": epochs},
+        train=train,
+        stop=None,
+        validation=validation,
+    )
+    return train_network(plan, network.seeds[0])
 
 
 class Networks(Family):

@@ -18,7 +18,7 @@ from toa.estimators.lag_methods import history_rows
 from toa.estimators.methods import Family, FittedMethod, Histories, Method, Rows, Training
 from toa.estimators.pretrained_forecasts import forecast_quantiles
 from toa.estimators.settings import ForecastSettings
-from toa.estimators.zero_shot import load_pretrained
+from toa.estimators.zero_shot_tables import load_pretrained
 from toa.models.pretrained import DEFAULT_NAME, PretrainedConfig, PretrainedForecaster, shipped_names
 
 # how the method is named

@@ -58,6 +58,7 @@ class ForecastRun(RunConfig):
         split: Rule of the split, a name of `toa.data.SPLIT_RULES`; None for that of the dataset.
         clip: Standardised values beyond this size count as this size, in inputs and targets; None changes no value.
         epoch_steps: Most batches of an epoch, of windows drawn again for each epoch; None for all windows.
+        missing_values: Numbers that mean a missing value in a user's file, such as -9999; None warns of such numbers.
     """
 
     task: ClassVar[str] = "forecast"
@@ -74,6 +75,7 @@ class ForecastRun(RunConfig):
     split: str | None = field(default=None, metadata=ADDED_LATER)
     clip: float | None = field(default=None, metadata=ADDED_LATER)
     epoch_steps: int | None = field(default=None, metadata=ADDED_LATER)
+    missing_values: float | tuple[float, ...] | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         # a dataclass with slots cannot use super() without arguments
@@ -117,7 +119,7 @@ class Forecasting(Task):
         path = path.expanduser()
         # a file that was rewritten is read again
         stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
-        names = ("lookback", "horizon", "marks", "fill", "allow_constant", "split", "clip")
+        names = ("lookback", "horizon", "marks", "fill", "allow_constant", "split", "clip", "missing_values")
         how = {name: getattr(config, name) for name in names} | {"date_column": config.date_column or None}
         return _load_shared(config.dataset, stamp, data_dir, device, **how)
 

@@ -22,8 +22,17 @@ def demo(out: Path = Path("runs/demo"), device: str = "auto", steps: int | None 
     from toa.report.html_page import write_sections
     from toa_paper.demixing import run_demixing
     from toa_paper.demixing.figure import draw_demixing
-    from toa_paper.demo import PARTS, run_part
-    from toa_paper.report.demo import DEMIXING_NOTE, HEADING, SECTIONS, TITLES, demixing_section, demixing_table
+    from toa_paper.demo import PARTS, demo_share, run_part
+    from toa_paper.known_operator import EPOCHS, FactorTable, compare
+    from toa_paper.report.demo import (
+        DEMIXING_NOTE,
+        HEADING,
+        SECTIONS,
+        TITLES,
+        demixing_section,
+        demixing_table,
+        operator_section,
+    )
 
     console = make_console()
     options: dict[str, Any] = {"steps": steps, "device": device, "command": ["toa", *sys.argv[1:]]}
@@ -40,6 +49,14 @@ def demo(out: Path = Path("runs/demo"), device: str = "auto", steps: int | None 
             runs = run_part(part, out / part, **options, observe=observe)
         sections.append(SECTIONS[part](runs))
         console.print(make_table(sections[-1].table, title=sections[-1].title))
+    table = FactorTable()
+    epochs = max(1, round(EPOCHS * demo_share(steps)))
+    with show_epochs() as observe:
+        compared = compare(
+            table, out / "operator", epochs=epochs, device=device, command=options["command"], observe=observe
+        )
+    sections.append(operator_section(table, compared))
+    console.print(make_table(sections[-1].table, title=sections[-1].title))
     page = write_sections(HEADING, sections, out / "index.html")
     console.print(f"figure: {figure}\nfigure: {out / 'forecast.png'}\npage:   {page}", soft_wrap=True)
 

@@ -13,11 +13,13 @@ from toa.training.checkpoint import load_checkpoint
 from toa.training.detection import RULES
 from toa_paper.demixing import DemixingResult
 from toa_paper.demo import HORIZON, HOURS, PARTS, TESTED, DemoRun
+from toa_paper.known_operator import HORIZON as OPERATOR_HORIZON
+from toa_paper.known_operator import LOOKBACK, Comparison, FactorTable
 from toa_paper.published import published_numbers
 from toa_paper.report.texts import TEXTS
 
 HEADING = TEXTS["heading"]
-TITLES = {part: TEXTS[part]["title"] for part in ("forecast", "demixing", *PARTS)}
+TITLES = {part: TEXTS[part]["title"] for part in ("forecast", "demixing", *PARTS, "operator")}
 # how far the first part of the demo goes
 DEMIXING_NOTE = TEXTS["demixing"]["note"]
 # metrics of the anomaly table; records have all
@@ -121,6 +123,29 @@ def _detection_section(runs: Sequence[DemoRun]) -> Section:
         pictures=[(write_detection(first.folder), f"score and detected ranges of {shown}")],
         reading=TEXTS["anomaly"]["reading"].format(**config, shown=shown),
         details=_run_table([(run.attention, run.record) for run in runs], "strict F1", "strict/f1"),
+    )
+
+
+def operator_table(compared: Comparison) -> Table:
+    """Test MSE of each system, the best first, and the part of the way to the known operator."""
+    rows: Table = [("system", "MSE", "gap closed")]
+    for name in sorted(compared.errors, key=compared.errors.__getitem__):
+        rows.append((system_title(name), f"{compared.errors[name]:.4f}", f"{compared.gap_closed(name):.2f}"))
+    return rows
+
+
+def operator_section(table: FactorTable, compared: Comparison) -> Section:
+    """Networks beside linear models on a wide table whose operator is known."""
+    text = TEXTS["operator"]
+    sizes = {"table": table, "lookback": LOOKBACK, "horizon": OPERATOR_HORIZON}
+    records = [(record["config"]["attention"]["name"], record) for record in compared.records]
+    return Section(
+        title=TITLES["operator"],
+        lead=text["lead"].format(**sizes),
+        table=operator_table(compared),
+        pictures=[],
+        reading=text["reading"],
+        details=_run_table(records, "MSE", "mse", 4),
     )
 
 

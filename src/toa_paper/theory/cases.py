@@ -228,8 +228,7 @@ def latent_factors(*, channels: int = 24, factors: int = 4, steps: int = 16, see
     """
     check_at_least("factors", factors, 1)
     check_at_most("factors", factors, "channels-1", channels - 1, "use fewer factors than channels")
-    mixing = torch.randn(channels, factors, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    operators = _projector(mixing).unsqueeze(0)
+    operators = _projector(factor_mixing(channels, factors, seed)).unsqueeze(0)
     claims = (
         "an orthogonal projector",
         "diagonal strictly between zero and one",
@@ -237,6 +236,11 @@ def latent_factors(*, channels: int = 24, factors: int = 4, steps: int = 16, see
         "no row sums to one",
     )
     return Case(name="C", title="latent factor demixing", operators=operators, features=steps, claims=claims)
+
+
+def factor_mixing(channels: int, factors: int, seed: int) -> Float[Tensor, "{channels} {factors}"]:
+    """Weights A ~ N(0, 1) of the factors in the channels of case C."""
+    return torch.randn(channels, factors, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @CASES.register("D")

@@ -33,7 +33,8 @@ def test_demo_begins_with_demixing_beside_softmax_and_ends_with_a_self_contained
     ]
     # what the first part does not show stands beside it
     assert "on real data the gain of operators is small or none" in page
-    parts = ("Harmonic demixing", "Forecast of a CSV", "Classification of BasicMotions", "The anomaly of a UCR")
+    parts = ["Harmonic demixing", "Forecast of a CSV", "Classification of BasicMotions", "The anomaly of a UCR"]
+    parts.append("A wide table with a known operator")
     for number, part in enumerate(parts, 1):
         assert f"{number}. {part}" in text
         assert f"<h2>{number}. {part}" in page
@@ -45,7 +46,7 @@ def test_demo_begins_with_demixing_beside_softmax_and_ends_with_a_self_contained
     assert "<link" not in page
     assert "<script" not in page
     found = [path.parent.parent.name for path in tmp_path.rglob("record.json")]
-    assert sorted(found) == ["anomaly"] * 3 + ["classification"] * 3 + ["demixing"] * 3
+    assert sorted(found) == ["anomaly"] * 3 + ["classification"] * 3 + ["demixing"] * 3 + ["operator"] * 2
 
 
 def test_demix_runs_the_given_attention_and_seed(tmp_path, monkeypatch):

@@ -10,7 +10,14 @@ from toa.training.checkpoint import save_checkpoint
 from toa_paper.demixing import DemixingResult, HarmonicDemixing, VariantView
 from toa_paper.demixing.figure import draw_demixing
 from toa_paper.demo import DemoRun
-from toa_paper.report.demo import classification_table, demixing_section, demixing_table, detection_table
+from toa_paper.known_operator import Comparison
+from toa_paper.report.demo import (
+    classification_table,
+    demixing_section,
+    demixing_table,
+    detection_table,
+    operator_table,
+)
 
 
 def run_of(folder, attention: str, seed: int = 1, **parts) -> DemoRun:
@@ -112,3 +119,14 @@ def test_the_page_contains_a_figure_of_three_by_three_and_escaped_text(result, t
     assert 'src="data:image/png;base64,iVBOR' in page
     assert "http" not in page
     assert page.count("<tr>") == 1 + 5 + 1 + 3
+
+
+def test_systems_on_the_known_operator_are_sorted_by_error():
+    errors = {"own lags": 1.0, "known operator": 0.6, "toa-gated": 0.7, "all channels": 0.8}
+    assert operator_table(Comparison(errors=errors)) == [
+        ("system", "MSE", "gap closed"),
+        ("known operator", "0.6000", "1.00"),
+        ("TOA-Gated", "0.7000", "0.75"),
+        ("all channels", "0.8000", "0.50"),
+        ("own lags", "1.0000", "0.00"),
+    ]

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toa._checks import check_count, check_positive, check_seed
+from toa._checks import ArgumentError, check_count, check_positive, check_seed
 from toa.data.frames import check_results, forecast_names, read_panel, write_forecast
 from toa.data.frequency import Frequency, season_of
 from toa.data.panel import Panel
@@ -148,7 +148,7 @@ def _levels(interval: float | None, quantiles: Sequence[float]) -> list[float]:
     """Levels to forecast: the median, the ends of the interval, and the quantiles."""
     for name, level in (("interval", interval), *(("quantiles", level) for level in quantiles)):
         if level is not None and not 0.0 < level < 1.0:
-            raise ValueError(f"{name} must lie in (0, 1), got {level}.")
+            raise ArgumentError(name, "lie in (0, 1)", level)
     ends = [] if interval is None else [0.5 - interval / 2, 0.5 + interval / 2]
     return [0.5, *ends, *quantiles]
 
@@ -188,9 +188,11 @@ def load_pretrained(model: Model = None) -> PretrainedForecaster:
         return model
     if model is None:
         if DEFAULT_NAME not in shipped_names():
-            raise ValueError(
-                "model must be given, because no weights are part of this version of toa, got None; name a folder that "
-                "save_pretrained wrote, or use toa.Forecaster."
+            raise ArgumentError(
+                "model",
+                "be given, because no weights are part of this version of toa",
+                None,
+                "name a folder that save_pretrained wrote, or use toa.Forecaster",
             )
         return _load_once(DEFAULT_NAME)
     if str(model) in shipped_names():
@@ -239,10 +241,8 @@ def fine_tune(
     training = [values[:-horizon] for values in series if len(values) > 2 * horizon]
     if not training:
         longest = max(map(len, series))
-        raise ValueError(
-            f"data must have a series with more than 2 horizon = {2 * horizon} rows to train on, got at most "
-            f"{longest}; use zero_shot."
-        )
+        rule = f"have a series with more than 2 horizon = {2 * horizon} rows to train on"
+        raise ArgumentError("data", rule, f"at most {longest}", "use zero_shot")
     tuned = PretrainedForecaster(before.config, facts=before.facts)
     tuned.load_state_dict(before.state_dict())
     tuned = tuned.to(resolve_device(device))
