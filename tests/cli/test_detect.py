@@ -98,7 +98,8 @@ def test_detect_writes_a_table_a_picture_and_a_reusable_model(tmp_path):
     assert found["score"].argmax() in (60, 61)
     assert found["why"][60] == events["why"][0]
     assert (found["why"][:50] == "").all()
-    assert list(events) == ["event", "start", "end", "peak", "rows", "severity", "channel", "why"]
+    columns = ["event", "start", "end", "peak", "rows", "reach_start", "reach_end", "severity", "channel", "why"]
+    assert list(events) == columns
     assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
     frame = spiked().drop(columns="broken")
     assert np.allclose(AnomalyDetector.load(model).predict(frame)["score"], found["score"])
@@ -140,6 +141,7 @@ def test_detect_trains_on_another_table_with_ids(tmp_path):
     assert picture.exists()
 
 
+@pytest.mark.filterwarnings("default:.*of the rows are flagged")
 def test_detect_by_a_baseline_merges_alarms_by_the_rules(tmp_path):
     frame = sensors(200)
     frame.loc[[100, 101, 102, 108, 109, 110, 150], "a"] += 9.0
@@ -147,6 +149,7 @@ def test_detect_by_a_baseline_merges_alarms_by_the_rules(tmp_path):
     words += ["--min-length", 2, "--cool-down", 6, "--out", tmp_path / "o.csv", "--device", "cpu"]
     code, text = call("detect", write(frame, tmp_path / "own.csv"), *words)
     assert code == 0, text
+    assert "warning: 3.0% of the rows are flagged, 0.10% was expected of normal rows" in text
     assert "method: pca." in text
     assert "expected in normal rows: about 0.1 % of them above the threshold; after a fit to few rows usually" in text
     (event,) = pd.read_csv(tmp_path / "o-events.csv").itertuples()
@@ -176,7 +179,7 @@ BAD_DETECT = {
     "column": (["--values", "c"], "must have a column 'c'"),
     "method": (["--method", "lof"], "unknown --method 'lof'; known: auto, toa, z-score, pca,"),
     "method of a model": (["--model", "m.toa", "--method", "pca"], "--method goes with training"),
-    "rule": (["--threshold", "high"], "unknown threshold 'high'; known: quantile, extreme value, budget"),
+    "rule": (["--threshold", "high"], "unknown threshold 'high'; known: adaptive, quantile, extreme value, budget"),
     "budget": (["--threshold", "budget", "--alarms-per-day", "0"], "--alarms-per-day must be positive, got 0"),
     "length": (["--min-length", "0"], "--min-length must be an integer of at least 1, got 0"),
     "folder": (["--events", "."], "must be a file to write, got a folder"),
@@ -499,7 +502,7 @@ AT_ONCE = {
     "forecast own.csv --horizon 3 --out x.xls": "--out must be written to a file that ends in .csv",
     "detect own.csv --events x.pkl": "--events must be written to a file that ends in .csv",
     "detect own.csv --contamination 5": "--contamination must lie in (0, 1), got 5",
-    "detect own.csv --alarms-per-day 1": "--alarms-per-day must be left out with --threshold quantile, which does",
+    "detect own.csv --alarms-per-day 1": "--alarms-per-day must be left out with --threshold adaptive, which does",
     "detect own.csv --threshold budget --contamination 0.01": "--contamination must be left out with --threshold",
     "classify own.csv --save x.toa --picture x.gif": "--picture must end in .png",
 }

@@ -26,7 +26,7 @@ def test_short_alarms_are_dropped_and_close_ones_merged():
 def test_an_event_has_its_peak_severity_and_channels():
     parts = np.zeros((20, 3))
     parts[5:8] = [[1.0, 3.0, 0.0], [2.0, 8.0, 0.0], [0.0, 5.0, 0.0]]
-    (event,) = find_events(parts, 2.0, EVERY_ROW)
+    (event,) = find_events(parts, np.full(20, 2.0), EVERY_ROW)
     assert (event.start, event.stop, event.peak, event.severity) == (5, 8, 6, 5.0)
     assert event.shares.tolist() == pytest.approx([3 / 19, 16 / 19, 0.0])
     assert describe_channels(event.shares, ["x", "flow", "y"]) == "flow 84 %, x 16 %"

@@ -175,6 +175,12 @@ def saved(tmp_path_factory) -> Path:
     return folder
 
 
+def test_loading_leaves_the_global_random_state(saved) -> None:
+    state = torch.random.get_rng_state()
+    PretrainedForecaster.from_pretrained(saved)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
 def test_damaged_weights_are_noticed(saved, tmp_path) -> None:
     folder = shutil.copytree(saved, tmp_path / "model")
     file = folder / "model.safetensors"

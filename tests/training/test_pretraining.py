@@ -16,6 +16,7 @@ from toa.training import parts
 from toa.training.flat_adam import AdamConfig, FlatAdam
 from toa.training.parts import check_checkpoint_size, load_parts, save_parts
 from toa.training.pretraining import Pretraining, train_piece
+from toa.training.step import GraphedStep
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +141,57 @@ def test_a_run_at_its_highest_rate_may_get_more_steps(tmp_path) -> None:
 def test_a_folder_of_another_run_raises(whole, change, parts_of_error) -> None:
     with pytest.raises(ValueError, match=message(*parts_of_error)):
         train_piece(tiny_run(**change), whole[1])
+
+
+# one per kind of operator and activation of the plan
+MIXERS: list[dict[str, Any]] = [
+    {"attention": "softmax"},
+    {"attention": "toa-softmax"},
+    {"attention": "toa-softmax", "structure": "toeplitz"},
+    {"attention": "toa-softmax", "structure": "dplr", "rank": 2},
+    {"attention": "toa-relu", "score_norm": "rms"},
+    {"attention": "toa-gated", "score_norm": "rms", "gate_norm": "rms", "operator_init": "filters"},
+]
+
+
+@pytest.mark.parametrize("options", MIXERS, ids=lambda options: "-".join(map(str, options.values())))
+def test_products_in_16_bits_give_nearly_the_same_loss(options) -> None:
+    losses = []
+    for precision in ("float32", "bfloat16"):
+        run = tiny_run(options, precision=precision)
+        for _ in range(4):
+            run.run_step()
+        losses.append(run.log(0.0)["loss"])
+    # bfloat16 has 8 bits
+    assert losses[1] == pytest.approx(losses[0], rel=2**-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("options", MIXERS, ids=lambda options: "-".join(map(str, options.values())))
+def test_a_step_on_a_gpu_is_one_graph_that_equals_eager_steps(options, precision) -> None:
+    runs = []
+    for graph in (False, True):
+        run = Pretraining(
+            tiny_model(**options).cuda(), tiny_training(steps=12, precision=precision), seasons, graph=graph
+        )
+        for _ in range(12):
+            run.run_step()
+        runs.append(run)
+    step = runs[1]._call
+    assert isinstance(step, GraphedStep)
+    assert step.failure is None
+    assert step._replay is not None
+    # twelve steps of at most 1e-3 each; rounding in another order may change some of them
+    assert float((runs[1].adam.weights - runs[0].adam.weights).abs().max()) < 1e-3
+    assert runs[1].log(0.0)["loss"] == pytest.approx(runs[0].log(0.0)["loss"], rel=1e-2)
+
+
+def test_other_series_in_the_folder_of_a_run_raise(whole) -> None:
+    run = tiny_run()
+    run.facts["synthetic"] = {"seed": 2}
+    with pytest.raises(ValueError, match=message("must be a run on the series {'seed': 2}", "choose another folder")):
+        train_piece(run, whole[1])
 
 
 def test_series_of_another_shape_raise(tmp_path) -> None:

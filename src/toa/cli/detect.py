@@ -145,7 +145,7 @@ def _check_options(options: dict[str, Any]) -> None:
     terminal.check_files(options["data"], model, train)
     terminal.check_share("--contamination", options["contamination"])
     if model is None:
-        _check_numbers(options["threshold"] or "quantile", options["contamination"], options["alarms_per_day"])
+        _check_numbers(options["threshold"] or "adaptive", options["contamination"], options["alarms_per_day"])
     beside = out.with_name(re.sub(r"((\.\w+)?(\.gz)?)$", r"-events\1", out.name, count=1))
     options["events"] = options["events"] or beside
     terminal.check_results(options, "out", "events")
@@ -185,7 +185,7 @@ def _draw(
 def _check_numbers(rule: str, contamination: float | None, alarms_per_day: float | None) -> None:
     """Raise ValueError for a number that the rule does not use, before heavy imports."""
     if rule == "budget":
-        unused, value, other_rule = "contamination", contamination, "quantile"
+        unused, value, other_rule = "contamination", contamination, "adaptive"
     else:
         unused, value, other_rule = "alarms-per-day", alarms_per_day, "budget"
     if value is not None:

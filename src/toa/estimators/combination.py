@@ -29,6 +29,8 @@ from toa.estimators.scoring import Rows, Score, window_max, window_mean
 _FIRST = ("z-score", "pca", "mahalanobis", NETWORK)
 # scores that may join
 _OTHERS = ("isolation forest", "sub-sequence pca")
+# methods that read each row alone
+_ROW_BY_ROW = ("z-score", "pca", "mahalanobis", "isolation forest")
 
 # quantiles of the held-out scores that are stored; above the last one, the tail is exponential
 _LEVELS = np.linspace(0.0, 0.98, 99)
@@ -163,6 +165,11 @@ class Combination:
         row_parts += mean_parts
         row_parts /= 2 * len(self.tails)
         return row_parts
+
+    def of_rows_alone(self, member: Callable[[str], Rows]) -> Score:
+        """Mean of the comparable scores of the methods that read each row alone (T,); others spread over windows."""
+        names = [name for name in self.tails if name in _ROW_BY_ROW]
+        return np.mean([self.tails[name][0](member(name).sum(1)) for name in names], axis=0)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values to save."""

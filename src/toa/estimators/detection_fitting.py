@@ -81,8 +81,9 @@ def fit_detector(panel: Panel, settings: DetectorSettings, ceiling: Ceiling, *, 
     held = held_scores(methods, series, parts.train, inputs.context)
     again = _fit_baselines(series, settings, shape)
     score = replace(methods.score, baselines=again)
+    normal = score.of_normal_rows(series, inputs.context)
     thresholds = higher_thresholds(
-        score.of_normal_rows(series, inputs.context),
+        normal,
         held,
         lambda scores: settings.threshold.choose(scores, panel),
         stacklevel=stacklevel + 1,
@@ -94,7 +95,7 @@ def fit_detector(panel: Panel, settings: DetectorSettings, ceiling: Ceiling, *, 
         constant=shape.constant,
         largest=settings.largest,
         score=score,
-        thresholds=thresholds,
+        thresholds=settings.threshold.add_levels(thresholds, normal, max(panel.lengths)),
         truncated=tuple(ceiling.left_out),
     )
 

@@ -6,6 +6,7 @@ and the functions of `toa.estimators.fitted_detector` and `toa.estimators.stream
 Alphabet: L window length, C channels, T rows, S series.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ from toa.estimators.reconstruction import ReconstructionSpec, explain_reconstruc
 from toa.estimators.scorers import SCORERS
 from toa.estimators.scoring import Baseline
 from toa.estimators.streams import Stream, as_rows, rows_seen, score_stream
-from toa.estimators.thresholds import ThresholdRule
+from toa.estimators.thresholds import ADAPTIVE, ThresholdRule
 
 __all__ = ["MODELS", "RESULTS", "AnomalyDetector"]
 
@@ -70,8 +71,10 @@ class AnomalyDetector(Estimator):
             it would end later.
         threshold: Rule of the threshold, applied to the scores of held-out rows, by methods that were not fitted to
             them, and to those of all rows of `fit`; the higher threshold counts. "quantile": a share `contamination`
-            is above it. "extreme value": that share is expected, by a generalised Pareto distribution of the highest
-            scores; it may be far below one row. "budget": at most `alarms_per_day` events per day; it needs dates.
+            is above it. "adaptive": the same, but where the scores of many new rows, hundreds to thousands, have a
+            higher level than those of `fit`, the threshold rises with their median, with a warning. "extreme value":
+            that share is expected, by a generalised Pareto distribution of the highest scores; it may be far below one
+            row. "budget": at most `alarms_per_day` events per day; it needs dates.
         contamination: Share of new normal rows above the threshold, approximately. With fewer held-out rows than about
             10 / `contamination`, mostly far fewer are, sometimes several times that. Anomalies in them raise it.
         alarms_per_day: Events per day, for the rule "budget" alone, which uses no `contamination`; None is 1.
@@ -111,7 +114,7 @@ class AnomalyDetector(Estimator):
     window: int | None = None
     contamination: float = 0.01
     freq: str | int | None = None
-    threshold: str = "quantile"
+    threshold: str = ADAPTIVE
     alarms_per_day: float | None = None
     min_length: int = 1
     cool_down: int = 0
@@ -132,22 +135,24 @@ class AnomalyDetector(Estimator):
     def scores(self, data: Any) -> Any:
         """Score per row: an array, a list of arrays, or a frame with a column "score"."""
         panel = self.read_fitted(data)
-        return results.write_rows(self.fitted_, panel, lambda score: {"score": score})
+        return results.write_rows(panel, [{"score": score} for score in self.fitted_.scores(panel)])
 
     def decision_function(self, data: Any) -> Any:
-        """`scores` minus the threshold: positive for flagged rows, if `min_length` is 1."""
+        """`scores` minus the threshold of each row: positive for flagged rows, if `min_length` is 1."""
         panel = self.read_fitted(data)
-        return results.write_rows(self.fitted_, panel, lambda score: {"score": score - self.threshold_})
+        thresholds = self.fitted_.thresholds
+        scores = self.fitted_.scores(panel)
+        return results.write_rows(panel, [{"score": score - thresholds.of_rows(score)} for score in scores])
 
     def predict(self, data: Any) -> Any:
         """Flags: 0 and 1 for arrays; for a frame its ids and times with columns "score" and "anomaly"."""
         panel = self.read_fitted(data)
-        return results.predict(self.fitted_, panel, self.alarm_rule)
+        return results.write_rows(panel, self._flag(panel))
 
     def fit_predict(self, data: Any, y: Any = None) -> Any:
         """Fit to rows and flag among them."""
         panel = self._fit(data)
-        return results.predict(self.fitted_, panel, self.alarm_rule)
+        return results.write_rows(panel, self._flag(panel))
 
     def channel_scores(self, data: Any) -> Any:
         """The part of each channel in the score of each row, a column per channel; they sum to `scores`."""
@@ -162,17 +167,20 @@ class AnomalyDetector(Estimator):
     def events(self, data: Any) -> Any:
         """Alarms as events, the most severe first.
 
+        An event begins and ends with rows that stand out by themselves. Its reach is all rows above the threshold:
+        rows beside unusual ones, whose windows contain them, have higher scores too.
+
         Returns:
             A frame with a row per event: its number "event", ids, "start", "end" and "peak" as times, or as rows
-            counted from 0, "rows", "severity" (the highest score, in thresholds), "channel" (the one with the largest
-            share in the score) and "why" (up to three channels with their shares).
+            counted from 0, "rows" (from start to end), "reach_start", "reach_end", "severity" (the highest score, in
+            thresholds), "channel" (the one with the largest share in the score) and "why" (up to three channels with
+            their shares).
         """
-        return self.alarms(data)[1]
+        return self._find_alarms(data)[1]
 
     def alarms(self, data: Any) -> tuple[Any, Any]:
         """The frame of `predict` with the columns "event", 0 for none, and "why", and the frame of `events`."""
-        panel = self.read_fitted(data)
-        return results.find_alarms(self.fitted_, panel, self.alarm_rule)
+        return self._find_alarms(data)
 
     def score(self, data: Any, y: Any) -> float:
         """F1 of the flagged rows, each counted once, without point adjustment.
@@ -185,8 +193,7 @@ class AnomalyDetector(Estimator):
             ValueError: If there is not one label per row, or all labels are equal, so that F1 is undefined.
         """
         panel = self.read_fitted(data)
-        parts = [results.flagged(self.fitted_, score, self.alarm_rule) for score in self.fitted_.scores(panel)]
-        flags = columns_by_row(panel, parts)["anomaly"]
+        flags = columns_by_row(panel, self._flag(panel))["anomaly"]
         is_list = panel.backend is None and panel.ids != (None,)
         labels = np.concatenate([np.asarray(part) for part in y]) if is_list else np.asarray(y)
         return flags_f1(labels, flags == 1)
@@ -224,9 +231,11 @@ class AnomalyDetector(Estimator):
             # columns are those of fit, and later rows are not known
             raise error.with_remedies("fill it before the call, such as by the last value") from None
         first = rows_seen(self._streams)
-        parts, streams = score_stream(self.fitted_, self._streams, panel, self.alarm_rule)
-        self._streams = streams
-        table = results.write_frame(panel, columns_by_row(panel, parts))
+        scored = score_stream(self.fitted_, self._streams, panel, self.alarm_rule, self.expected_share)
+        self._streams = scored.streams
+        for report in scored.reports:
+            warnings.warn(report, stacklevel=2)
+        table = results.write_frame(panel, columns_by_row(panel, scored.columns))
         if panel.times is None and isinstance(table, pd.DataFrame):
             table.index = pd.RangeIndex(first, first + len(table))
         return table
@@ -291,6 +300,11 @@ class AnomalyDetector(Estimator):
         """When rows above the threshold become alarms."""
         return AlarmRule(min_length=self.min_length, cool_down=self.cool_down)
 
+    @property
+    def expected_share(self) -> float | None:
+        """Expected share of flagged normal rows; None for a budget of events."""
+        return self._threshold_rule().expected
+
     def settings_of_fit(self) -> DetectorSettings:
         """The parameters that the stages of a fit take."""
         network = ReconstructionSpec(
@@ -326,6 +340,24 @@ class AnomalyDetector(Estimator):
         self.reset_stream()
         ceiling.warn(stacklevel=4)
         return panel
+
+    def _find_alarms(self, data: Any) -> tuple[Any, Any]:
+        panel = self.read_fitted(data)
+        check_results(panel, RESULTS)
+        alarms = results.find_alarms(self.fitted_, panel, self.alarm_rule)
+        self._warn_of_shift(alarms.columns)
+        return results.write_alarms(self.fitted_, alarms)
+
+    def _flag(self, panel: Panel) -> list[dict[str, np.ndarray]]:
+        """Scores and flags of each series, with a warning if they show a shift."""
+        columns = [results.flagged(self.fitted_, score, self.alarm_rule) for score in self.fitted_.scores(panel)]
+        self._warn_of_shift(columns)
+        return columns
+
+    def _warn_of_shift(self, columns: Sequence[Mapping[str, np.ndarray]]) -> None:
+        report = results.describe_flags(self.fitted_, columns, self.expected_share)
+        if report is not None:
+            warnings.warn(report, stacklevel=4)
 
     def _read(self, data: Any, **options: Any) -> Panel:
         return read_panel(data, values=self.values, **self._table | {"freq": self.freq} | options)
@@ -372,7 +404,7 @@ class AnomalyDetector(Estimator):
 
     @property
     def threshold_(self) -> float:
-        """Rows with a higher score are flagged."""
+        """Rows with a higher score are flagged; "adaptive" raises it where the level of new scores is higher."""
         return self.fitted_.thresholds.rows
 
     @property

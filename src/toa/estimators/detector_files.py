@@ -19,6 +19,7 @@ from toa.estimators.files import tensors_under
 from toa.estimators.fitted_detector import FittedDetector, flagged
 from toa.estimators.reconstruction import FittedReconstruction, WindowShape, build_network
 from toa.estimators.scorers import SCORERS
+from toa.estimators.shift import NormalLevels
 from toa.estimators.thresholds import Thresholds
 from toa.training.checkpoint import model_with
 from toa.training.distributed import resolve_device
@@ -41,6 +42,10 @@ def detector_state(fitted: FittedDetector) -> tuple[dict[str, Tensor], dict[str,
     if fitted.score.combination is not None:
         parts, facts["choice"] = fitted.score.combination.state()
         tensors |= {f"choice.{name}": part for name, part in parts.items()}
+    for name, levels in (("rows", fitted.thresholds.row_levels), ("stream", fitted.thresholds.stream_levels)):
+        if levels is not None:
+            tensors[f"levels.{name}"] = torch.from_numpy(levels.quantiles)
+            facts.setdefault("levels", {})[name] = levels.facts()
     return tensors, facts
 
 
@@ -77,9 +82,21 @@ def restore_detector(
         score=DetectorScore(
             model=settings.model, window=window, baselines=baselines, network=network, combination=combination
         ),
-        thresholds=Thresholds(rows=facts["threshold_"], stream=facts["stream_threshold_"]),
+        thresholds=Thresholds(
+            rows=facts["threshold_"],
+            stream=facts["stream_threshold_"],
+            row_levels=_restore_levels(tensors, facts, "rows"),
+            stream_levels=_restore_levels(tensors, facts, "stream"),
+        ),
         truncated=tuple(map(str, facts.get("truncated", ()))),
     )
+
+
+def _restore_levels(tensors: Mapping[str, Tensor], facts: Mapping[str, Any], name: str) -> NormalLevels | None:
+    """What lets a threshold rise; None for fixed ones, as in older files."""
+    if "levels" not in facts:
+        return None
+    return NormalLevels.from_state(tensors[f"levels.{name}"].double().cpu().numpy(), facts["levels"][name])
 
 
 def _restore_network(

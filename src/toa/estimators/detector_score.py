@@ -8,9 +8,11 @@
 Alphabet: T rows, C channels.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from toa.estimators.alarms import Evidence
 from toa.estimators.architecture import NETWORK
 from toa.estimators.combination import Combination
 from toa.estimators.reconstruction import FittedReconstruction
@@ -19,6 +21,10 @@ from toa.estimators.thresholds import NormalScores, spread_pieces
 
 # ending of the name of a method whose score is the mean over a window
 MEAN = " mean"
+# methods whose score of a row depends on the rows around it
+_WINDOWED = (NETWORK, "sub-sequence pca")
+# a row stands out if it is as unusual as one normal row in a thousand, on the scale of a combination
+_RARE = math.log(1_000.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -64,6 +70,15 @@ class DetectorScore:
     def of_rows(self, series: Series, *, ends: bool = False) -> Score:
         """The score of each row; takes less memory than the parts."""
         return self._parts(series, ends=ends, channels=False)[:, 0]
+
+    def evidence(self, series: Series) -> Evidence | None:
+        """How unusual each row is by itself; None if the score has nothing of the rows around it."""
+        if self.combination is not None:
+            rows = self.combination.of_rows_alone(lambda name: self.member(name, series))
+            return Evidence(rows, _RARE)
+        if self.model.endswith(MEAN):
+            return Evidence(self.member(self.model.removesuffix(MEAN), series).sum(1))
+        return Evidence(self.of_rows(series)) if self.model in _WINDOWED else None
 
     def of_normal_rows(self, series: Sequence[Series], context: int) -> NormalScores:
         """Scores of series, and of pieces of them as their rows arrive."""

@@ -1,13 +1,13 @@
 """A fitted detector: a frozen value, and what it finds in the rows of a panel.
 
     fitted = fit_detector(panel, settings, ceiling)    # in toa.estimators.detection_fitting
-    predict(fitted, panel, rule)                       # scores and flags, like the data of the panel
-    list_events(fitted, panel, rule)                   # a frame with a row per event
+    alarms = find_alarms(fitted, panel, rule)          # scores, flags and events
+    write_alarms(fitted, alarms)                       # the same as frames
 
 Alphabet: C channels, T rows, S series.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from toa.estimators.detector_inputs import DetectorInputs
 from toa.estimators.detector_score import DetectorScore
 from toa.estimators.reconstruction import FittedReconstruction
 from toa.estimators.scoring import Rows, Score
+from toa.estimators.shift import ShareFlagged, describe_shift
 from toa.estimators.thresholds import Thresholds
 
 # columns of the results of `alarms`
@@ -87,20 +88,29 @@ class FittedDetector:
 
 def flagged(fitted: FittedDetector, score: Score, rule: AlarmRule) -> dict[str, np.ndarray]:
     """Result columns of the rows of a series."""
-    return {"score": score, "anomaly": flag_rows(score > fitted.thresholds.rows, rule)}
+    return {"score": score, "anomaly": flag_rows(score > fitted.thresholds.of_rows(score), rule)}
 
 
-def predict(fitted: FittedDetector, panel: Panel, rule: AlarmRule) -> Any:
-    """Flags of arrays; for a frame its ids and times with columns "score" and "anomaly"."""
-    return write_rows(fitted, panel, lambda score: flagged(fitted, score, rule))
+def describe_flags(
+    fitted: FittedDetector, columns: Sequence[Mapping[str, np.ndarray]], expected: float | None
+) -> str | None:
+    """What a user must know of the flagged rows of a table, from the columns of `flagged`; None for nothing.
+
+    `expected` is the expected share of flagged normal rows; None if the rule of the threshold has none.
+    """
+    if expected is None:
+        return None
+    thresholds = np.concatenate([fitted.thresholds.of_rows(part["score"]) for part in columns])
+    flags = sum(int(part["anomaly"].sum()) for part in columns)
+    share = ShareFlagged(flagged=flags, rows=len(thresholds), expected=expected)
+    return describe_shift(share, thresholds, fitted.thresholds.rows)
 
 
-def write_rows(fitted: FittedDetector, panel: Panel, columns: Callable[[Score], dict[str, np.ndarray]]) -> Any:
-    """Result columns of each row: a frame, or the last column as arrays if the data were arrays."""
-    parts = [columns(score) for score in fitted.scores(panel)]
+def write_rows(panel: Panel, parts: Sequence[Mapping[str, np.ndarray]]) -> Any:
+    """Result columns of each series as a frame, or the last column as arrays if the data were arrays."""
     if panel.backend is not None:
         return to_native(panel, columns_by_row(panel, parts))
-    arrays = [part.popitem()[1] for part in parts]
+    arrays = [list(part.values())[-1] for part in parts]
     return arrays[0] if panel.ids == (None,) else arrays
 
 
@@ -122,26 +132,47 @@ def member_scores(fitted: FittedDetector, panel: Panel) -> dict[str, np.ndarray]
     return columns_by_row(panel, members)
 
 
-def rank_events(fitted: FittedDetector, parts: Sequence[Rows], rule: AlarmRule) -> list[tuple[int, Event]]:
-    """Events with the index of their series, the most severe first, from the parts of `FittedDetector.parts`."""
-    events = [
-        (index, event) for index, part in enumerate(parts) for event in find_events(part, fitted.thresholds.rows, rule)
-    ]
-    return sorted(events, key=lambda pair: -pair[1].severity)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Alarms:
+    """What is found in the rows of a panel.
+
+    Attributes:
+        parts: Parts of the channels in the score of each row, per series.
+        columns: Result columns of the rows of each series.
+        ranked: Events with the index of their series, the most severe first.
+    """
+
+    panel: Panel
+    parts: Sequence[Rows]
+    columns: Sequence[dict[str, np.ndarray]]
+    ranked: Sequence[tuple[int, Event]]
 
 
-def find_alarms(fitted: FittedDetector, panel: Panel, rule: AlarmRule) -> tuple[Any, Any]:
-    """The frame of `predict` with the columns "event", 0 for none, and "why", and the frame of events."""
-    check_results(panel, RESULTS)
-    parts = fitted.parts(panel)
-    ranked = rank_events(fitted, parts, rule)
+def find_alarms(fitted: FittedDetector, panel: Panel, rule: AlarmRule) -> Alarms:
+    """Score the rows, flag them and merge the flagged ones into events."""
+    parts = []
+    columns = []
+    events: list[tuple[int, Event]] = []
+    for index, series in enumerate(fitted.inputs.scale_panel(panel)):
+        part = fitted.score.parts(series)
+        evidence = fitted.score.evidence(series)
+        columns.append(flagged(fitted, part.sum(1), rule))
+        thresholds = fitted.thresholds.of_rows(columns[-1]["score"])
+        events += [(index, event) for event in find_events(part, thresholds, rule, evidence)]
+        parts.append(part)
+    ranked = sorted(events, key=lambda pair: -pair[1].severity)
+    return Alarms(panel=panel, parts=parts, columns=columns, ranked=ranked)
+
+
+def write_alarms(fitted: FittedDetector, alarms: Alarms) -> tuple[Any, Any]:
+    """The frame of flags with the columns "event", 0 for none, and "why", and the frame of events."""
+    panel, ranked = alarms.panel, alarms.ranked
     summary = event_columns(panel, ranked, fitted.columns)
     rows: list[dict[str, np.ndarray]] = []
-    for part in parts:
-        columns = flagged(fitted, part.sum(1), rule)
-        columns["event"] = np.zeros(len(part), dtype=np.int64)
-        columns["why"] = np.full(len(part), "", dtype=object)
-        rows.append(columns)
+    for columns in alarms.columns:
+        count = len(columns["score"])
+        more = {"event": np.zeros(count, dtype=np.int64), "why": np.full(count, "", dtype=object)}
+        rows.append({**columns, **more})
     for number, (index, event) in enumerate(ranked):
         rows[index]["event"][event.start : event.stop] = number + 1
         rows[index]["why"][event.start : event.stop] = summary["why"][number]

@@ -19,7 +19,13 @@ from toa.estimators.methods import Family, FittedMethod, Histories, Method, Rows
 from toa.estimators.pretrained_forecasts import forecast_quantiles
 from toa.estimators.settings import ForecastSettings
 from toa.estimators.zero_shot_tables import load_pretrained
-from toa.models.pretrained import DEFAULT_NAME, PretrainedConfig, PretrainedForecaster, shipped_names
+from toa.models.pretrained import (
+    DEFAULT_NAME,
+    PretrainedConfig,
+    PretrainedForecaster,
+    model_to_fill,
+    shipped_names,
+)
 
 # how the method is named
 PRETRAINED = "pretrained"
@@ -84,6 +90,6 @@ class Pretrained(Family):
         self, tensors: Mapping[str, Tensor], facts: Any, season: int, horizon: int
     ) -> Mapping[str, FittedPretrained]:
         """From the result of `save`."""
-        model = PretrainedForecaster(PretrainedConfig.from_json(facts["config"], "the pretrained model"))
+        model = model_to_fill(PretrainedConfig.from_json(facts["config"], "the pretrained model"))
         model.load_state_dict({name: value.float() for name, value in tensors.items()})
         return {PRETRAINED: FittedPretrained(model.eval(), season, horizon)}

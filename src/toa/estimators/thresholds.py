@@ -1,4 +1,4 @@
-"""Thresholds of anomaly scores, by three rules, from the scores of normal rows.
+"""Thresholds of anomaly scores, by one of four rules, from the scores of normal rows.
 
     rule = ThresholdRule("extreme value", contamination=0.001)
     rule.check(usual=0.01)                                      # ValueError for a number that the rule does not use
@@ -19,8 +19,11 @@ from toa._checks import Argument, ArgumentError, Phrase, check_choice, check_pos
 from toa.data.panel import Panel
 from toa.estimators.alarms import EVERY_ROW, AlarmRule, alarm_runs
 from toa.estimators.scoring import Score, Series
+from toa.estimators.shift import NormalLevels
 
-RULES = ("quantile", "extreme value", "budget")
+# the default: the threshold of "quantile", which rises with the level of new scores
+ADAPTIVE = "adaptive"
+RULES = (ADAPTIVE, "quantile", "extreme value", "budget")
 # scores above this quantile are the tail that extreme values follow
 _TAIL = 0.98
 # fewest scores that determine such a tail
@@ -46,10 +49,33 @@ class Thresholds:
     Attributes:
         rows: Threshold of the rows of a table.
         stream: Threshold of rows as they arrive, whose scores do not depend on later rows.
+        row_levels: Scores of normal rows, with which those of a table are compared; None if a threshold is fixed.
+        stream_levels: The same for rows as they arrive.
     """
 
     rows: float
     stream: float
+    row_levels: NormalLevels | None = None
+    stream_levels: NormalLevels | None = None
+
+    def of_rows(self, scores: Score) -> Score:
+        """The threshold of each row of a series of a table."""
+        if self.row_levels is None:
+            return np.full(len(scores), self.rows)
+        return self.row_levels.raise_threshold(self.rows, scores)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class NormalScores:
+    """Scores of normal rows.
+
+    Attributes:
+        rows: Scores of the rows of series.
+        stream: Scores of rows of series, or of parts of them, as they arrive.
+    """
+
+    rows: Sequence[Score]
+    stream: Sequence[Score]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +98,12 @@ class ThresholdRule:
         if alarms_per_day is not None:
             check_positive("alarms_per_day", alarms_per_day)
             if np.isinf(alarms_per_day):
-                remedy = Phrase("give ", Argument("threshold", "quantile"), " to flag by share")
+                remedy = Phrase("give ", Argument("threshold", ADAPTIVE), " to flag by share")
                 raise ArgumentError("alarms_per_day", "be finite", "inf", remedy)
         if rule == "budget":
             unused = "contamination"
             value = None if contamination == usual else contamination
-            other_rule = "quantile"
+            other_rule = ADAPTIVE
         else:
             unused = "alarms_per_day"
             value = alarms_per_day
@@ -90,6 +116,23 @@ class ThresholdRule:
                 "leave it out",
                 Phrase("give ", Argument("threshold", other_rule)),
             )
+
+    @property
+    def expected(self) -> float | None:
+        """Expected share of flagged normal rows; None for a budget."""
+        return None if self.rule == "budget" else self.contamination
+
+    def add_levels(self, thresholds: Thresholds, normal: NormalScores, longest: int) -> Thresholds:
+        """The thresholds with what lets them rise, if the rule is adaptive."""
+        if self.rule != ADAPTIVE:
+            return thresholds
+        contamination = self.contamination
+        return Thresholds(
+            rows=thresholds.rows,
+            stream=thresholds.stream,
+            row_levels=NormalLevels.fit(normal.rows, contamination=contamination, longest=longest),
+            stream_levels=NormalLevels.fit(normal.stream, contamination=contamination, longest=longest),
+        )
 
     def check_dates(self, panel: Panel) -> None:
         """Raise ValueError for a budget of events per day without dates."""
@@ -136,7 +179,7 @@ def choose_threshold(
     start = float(np.quantile(joined, _TAIL))
     above = joined[joined > start] - start
     share = len(above) / len(joined)
-    if rule == "quantile" or contamination >= share or len(above) < _FEWEST:
+    if rule != "extreme value" or contamination >= share or len(above) < _FEWEST:
         return float(np.percentile(joined, 100.0 * (1.0 - contamination)))
     from scipy.stats import genpareto
 
@@ -155,19 +198,6 @@ def _budget(scores: Sequence[Score], joined: Score, events: float, alarms: Alarm
     return best
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class NormalScores:
-    """Scores of normal rows.
-
-    Attributes:
-        rows: Scores of the rows of series.
-        stream: Scores of rows of series, or of parts of them, as they arrive.
-    """
-
-    rows: Sequence[Score]
-    stream: Sequence[Score]
-
-
 def higher_thresholds(
     fitted: NormalScores, held: NormalScores, choose: Callable[[Sequence[Score]], float], *, stacklevel: int = 2
 ) -> Thresholds:
@@ -179,13 +209,13 @@ def higher_thresholds(
     pairs = ((fitted.rows, held.rows), (fitted.stream, held.stream))
     levels = [[choose(scores) for scores in pair if scores] for pair in pairs]
     if not any(_has_anomalies(level[-1], *pair) for level, pair in zip(levels, pairs, strict=True)):
-        return Thresholds(*map(max, levels))
+        return Thresholds(rows=max(levels[0]), stream=max(levels[1]))
     warnings.warn(
         "the last fifth of the rows scores far higher than expected and may hold anomalies: the threshold is chosen "
         "from the scores of all rows; fit to normal rows for a threshold that holds for new ones.",
         stacklevel=stacklevel + 1,
     )
-    return Thresholds(*(level[0] for level in levels))
+    return Thresholds(rows=levels[0][0], stream=levels[1][0])
 
 
 def _has_anomalies(threshold: float, scores: Sequence[Score], held: Sequence[Score]) -> bool:

@@ -30,7 +30,7 @@ from toa.estimators.pretrained_forecasts import (
     interpolate_levels,
 )
 from toa.estimators.units import find_counts
-from toa.models.pretrained import DEFAULT_NAME, PretrainedForecaster, shipped_names
+from toa.models.pretrained import DEFAULT_NAME, PretrainedForecaster, model_to_fill, shipped_names
 from toa.training.distributed import resolve_device
 from toa.training.pretraining import Pretraining, PretrainingConfig
 
@@ -243,7 +243,7 @@ def fine_tune(
         longest = max(map(len, series))
         rule = f"have a series with more than 2 horizon = {2 * horizon} rows to train on"
         raise ArgumentError("data", rule, f"at most {longest}", "use zero_shot")
-    tuned = PretrainedForecaster(before.config, facts=before.facts)
+    tuned = model_to_fill(before.config, facts=before.facts)
     tuned.load_state_dict(before.state_dict())
     tuned = tuned.to(resolve_device(device))
     config = PretrainingConfig(

@@ -304,13 +304,19 @@ class PretrainedForecaster(nn.Module):
         config = PretrainedConfig.from_json(plain["config"], folder / CONFIG_FILE)
         sizes = {name: value for name, value in plain["config"].items() if name != "rotary_base"}
         check_sizes(sizes, weights, folder)
-        model = cls(config, facts=plain["facts"])
+        model = model_to_fill(config, facts=plain["facts"])
         try:
             model.load_state_dict({name: value.float() for name, value in weights.items()})
         except RuntimeError as error:
             reason = shorten(" ".join(str(error).split()))
             raise ArgumentError(folder, "hold the weights of its config", f"others ({reason})") from None
         return model.eval()
+
+
+def model_to_fill(config: PretrainedConfig, *, facts: Mapping[str, Any] | None = None) -> PretrainedForecaster:
+    """A model whose random weights are to be replaced; the global random state stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        return PretrainedForecaster(config, facts=facts)
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:

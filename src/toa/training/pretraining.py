@@ -36,6 +36,7 @@ from toa._files import check_writable, write_atomically
 from toa.models.pretrained import (
     LARGEST,
     PretrainedForecaster,
+    model_to_fill,
     pinball_loss,
     scale_context,
     scale_target,
@@ -146,7 +147,8 @@ class Pretraining:
 
     Args:
         draw: Series of a step.
-        facts: Where the series come from and what else is to be stored with the weights, as JSON values.
+        facts: What is to be stored with the weights, as JSON values; "synthetic" states which series are drawn, and
+            must stay the same when a run is resumed.
         graph: Whether a step on a GPU is one CUDA graph.
     """
 
@@ -251,7 +253,12 @@ class Pretraining:
     def save(self, folder: Path) -> None:
         """Write the checkpoint of a run."""
         self.state.loss_sum = float(self._loss_sum)
-        facts = {"model": self.model.config.to_json(), "training": asdict(self.config), "state": asdict(self.state)}
+        facts = {
+            "model": self.model.config.to_json(),
+            "training": asdict(self.config),
+            "synthetic": self.facts.get("synthetic"),
+            "state": asdict(self.state),
+        }
         save_parts(folder, self.vectors(), facts, self.state.step)
 
     def resume(self, folder: Path) -> None:
@@ -260,6 +267,9 @@ class Pretraining:
         state = PieceState(**facts["state"])
         if facts["model"] != self.model.config.to_json():
             raise ArgumentError(folder, "be the run of this model", "one of another", "choose another folder")
+        series = self.facts.get("synthetic")
+        if facts["synthetic"] != series:
+            raise ArgumentError(folder, f"be a run on the series {series}", facts["synthetic"], "choose another folder")
         self._check_training(facts["training"], state.step, folder)
         self.adam.load(vectors)
         self.mean.copy_(vectors["mean"])
@@ -294,7 +304,7 @@ class Pretraining:
 
     def result(self) -> PretrainedForecaster:
         """The model so far, on the CPU: the mean of the last weights, if there are any, or the weights."""
-        model = PretrainedForecaster(self.model.config, facts=self.weights_facts())
+        model = model_to_fill(self.model.config, facts=self.weights_facts())
         model.load_state_dict(self.model.state_dict())
         if self.config.averaged(self.state.step):
             vector = FlatAdam(model, self.config.adam)
