@@ -32,17 +32,17 @@ PROMISES = (
 @functools.cache
 def campaign() -> dict[str, Any]:
     """The parts of the stored campaign."""
-    found: dict[str, Any] = json.loads((RESULTS / "reliability" / "campaign.json").read_text(encoding="utf-8"))["parts"]
-    return found
+    parts: dict[str, Any] = json.loads((RESULTS / "reliability" / "campaign.json").read_text(encoding="utf-8"))["parts"]
+    return parts
 
 
 def promise_table() -> str:
     """Promises, how each is tested, how often that was tried, and what others promise."""
     rows = []
     for promise, prefixes, how, *others in PROMISES:
-        own = [part for name, part in campaign().items() if name.startswith(prefixes)]
-        bad = sum(len(part["failures"]) for part in own)
-        rows.append((promise, how, str(sum(part["tried"] for part in own)), str(bad), *others))
+        parts = [part for name, part in campaign().items() if name.startswith(prefixes)]
+        bad = sum(len(part["failures"]) for part in parts)
+        rows.append((promise, how, str(sum(part["tried"] for part in parts)), str(bad), *others))
     heads = ("promise", "tested by", "tried", "bad", "scikit-learn", "NeuralForecast", "safetensors")
     return table(heads, rows)
 

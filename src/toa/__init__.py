@@ -16,6 +16,7 @@ _NAMES = {
     "Classifier": "estimators",
     "Forecaster": "estimators",
     "convert": "integrations",
+    "fine_tune": "estimators",
     "zero_shot": "estimators",
 }
 

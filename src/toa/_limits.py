@@ -3,12 +3,26 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# a download; the largest file of the catalogue has 0.6 GB
-DOWNLOAD_BYTES = 8 << 30
-DOWNLOAD_SECONDS = 3600.0
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DownloadLimits:
+    """What a download may take; the largest file of the catalogue has 0.6 GB.
+
+    Attributes:
+        total_bytes: Largest size of the file.
+        seconds: Time of all attempts.
+        piece_bytes: Bytes that are written at once. Those since the last piece are lost when a connection breaks.
+    """
+
+    total_bytes: int = 8 << 30
+    seconds: float = 3600.0
+    piece_bytes: int = 1 << 16
+
+
 # a packed file may always become this large, and beyond it at most this many times its size
 _UNPACKED_BYTES = 256 << 20
 _UNPACKED_RATIO = 100

@@ -72,3 +72,21 @@ def test_a_table_with_the_names_of_other_libraries_needs_no_options(tmp_path) ->
     assert call(*words, "--keep-formulas")[0] == 0
     written = pd.read_csv(tmp_path / "next.csv", dtype={"unique_id": str})
     assert written["unique_id"].unique().tolist() == ["007", "=b"]
+
+
+def test_detect_reads_such_a_table_also_with_a_loaded_detector(tmp_path) -> None:
+    parts = []
+    for name in ("007", "b"):
+        part = daily(120).rename(columns={"day": "timestamp", "y": "target"}).assign(item_id=name, known=0)
+        part.loc[90, ["target", "known"]] = 40.0, 1
+        parts.append(part)
+    pd.concat(parts).to_csv(tmp_path / "machines.csv", index=False)
+    out = tmp_path / "rows.csv"
+    words = ("detect", tmp_path / "machines.csv", "--label", "known", "--out", out)
+    code, text = call(*words, "--method", "pca", "--save", tmp_path / "m.toa", "--page", tmp_path / "p.html")
+    assert code == 0, text
+    assert "mean of 2 series" in text
+    assert pd.read_csv(out, dtype=str)["item_id"].unique().tolist() == ["007", "b"]
+    first = out.read_bytes()
+    code, text = call(*words, "--model", tmp_path / "m.toa")
+    assert (code, out.read_bytes() == first) == (0, True), text

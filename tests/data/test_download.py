@@ -1,10 +1,15 @@
 import threading
+from functools import partial
 
 import pytest
 
 from tests.data.files import Web, make_spec, packed, serve, values, write_csv
 from tests.support import message
-from toa.data import ChecksumError, fetch, files
+from toa._limits import DownloadLimits
+from toa.data import ChecksumError, files
+
+# bytes since the last full piece are lost when a connection breaks
+fetch = partial(files.fetch, limits=DownloadLimits(piece_bytes=100))
 
 
 @pytest.fixture
@@ -13,9 +18,7 @@ def true_file(home):
 
 
 @pytest.fixture
-def web(true_file, monkeypatch):
-    # bytes since the last full piece are lost when a connection breaks
-    monkeypatch.setattr("toa.data.files._CHUNK", 100)
+def web(true_file):
     with serve(Web(true_file.read_bytes())) as web:
         yield web
 
@@ -177,13 +180,9 @@ def test_a_download_that_ends_before_the_lock_is_not_repeated(home, web, spec, m
     assert len(web.asked) == 1
 
 
-def test_a_download_is_bounded_in_size_and_time(home, web, spec, monkeypatch):
-    monkeypatch.setattr("toa.data.files.DOWNLOAD_BYTES", 500)
+def test_a_download_is_bounded_in_size_and_time(home, web, spec):
     with pytest.raises(ConnectionError, match="at most 500 bytes"):
-        fetch(spec, home / "data")
+        fetch(spec, home / "data", limits=DownloadLimits(total_bytes=500, piece_bytes=100))
     assert not part(home).exists()
-    monkeypatch.undo()
-    monkeypatch.setattr("toa.data.files._CHUNK", 100)
-    monkeypatch.setattr("toa.data.files.DOWNLOAD_SECONDS", -1.0)
     with pytest.raises(ConnectionError, match="it must take at most"):
-        fetch(spec, home / "data")
+        fetch(spec, home / "data", limits=DownloadLimits(seconds=-1.0, piece_bytes=100))

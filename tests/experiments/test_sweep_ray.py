@@ -136,13 +136,14 @@ def test_an_address_without_a_server_raises_before_ray_starts(jobs, context, mon
     assert not context.out.exists()
 
 
-def test_an_address_that_never_answers_raises(jobs, context, monkeypatch):
+def test_an_address_that_never_answers_raises(monkeypatch):
     ray = pytest.importorskip("ray")
     hang = threading.Event()
     # it accepts the connection and never answers
     monkeypatch.setattr(ray, "init", lambda **_: hang.wait())
-    monkeypatch.setattr(sweep_ray, "_ANSWER_S", 0.2)
     parts = ("a running Ray", "127.0.0.1", "no answer within 0 s", "ray start")
-    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(ValueError, match=message(*parts)):
-        sweep(jobs, context, executor="ray", address=f"127.0.0.1:{server.getsockname()[1]}")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ValueError, match=message(*parts)), sweep_ray.connected(address, None, answer_s=0.2):
+            raise AssertionError("connected")
     hang.set()

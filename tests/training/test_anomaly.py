@@ -50,11 +50,10 @@ def test_each_step_is_scored_once_by_the_mean_over_its_windows(stride, starts):
     assert scores.flatten(labels).tolist() == expected
 
 
-def test_scoring_in_batches_changes_nothing(monkeypatch):
+def test_scoring_in_batches_changes_nothing():
     windows = SeriesWindows(SERIES, 6, whole=True)
     whole = score_series(Flat(), windows)
-    monkeypatch.setattr("toa.training.anomaly._CPU_BATCH", 4)
-    parts = score_series(Flat(), windows)
+    parts = score_series(Flat(), windows, batch_size=4)
     np.testing.assert_allclose(parts.flat, whole.flat)
     np.testing.assert_allclose(parts.steps, whole.steps)
 

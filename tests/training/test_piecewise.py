@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from toa.training import optimization
 from toa.training.optimization import PiecewiseAdam, PiecewiseAdamW
 
 KINDS = [(PiecewiseAdam, torch.optim.Adam), (PiecewiseAdamW, torch.optim.AdamW)]
@@ -29,12 +28,12 @@ def take_steps(layers: nn.Module, optimizer: torch.optim.Optimizer, count: int) 
 
 @pytest.mark.parametrize(("piecewise", "plain"), KINDS)
 @pytest.mark.parametrize("least", [4, 2**14])
-def test_pieces_are_updated_as_pytorch_updates_complete_tensors(monkeypatch, piecewise, plain, least):
-    monkeypatch.setattr(optimization, "_LEAST", least)
-    monkeypatch.setattr(optimization, "_ALIGNMENT", 1)
+def test_pieces_are_updated_as_pytorch_updates_complete_tensors(piecewise, plain, least):
     settings = {"lr": torch.tensor(0.01), "betas": (0.8, 0.9), "weight_decay": 0.1, "fused": True}
     found, expected = model(), model()
     ours = piecewise(found.parameters(), **settings)
+    ours.least_piece = least
+    ours.alignment = 1
     theirs = plain(expected.parameters(), **settings)
     take_steps(found, ours, 3)
     take_steps(expected, theirs, 3)

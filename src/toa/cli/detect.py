@@ -125,13 +125,21 @@ def detect(
     if normal is frame:
         console.print("fitted to the searched rows; --train gives normal rows, which is more exact.", soft_wrap=True)
     if len(merged):
-        console.print(make_table(_event_rows(merged, detector.id), left=9))
+        console.print(make_table(_event_rows(merged, _id_column(detector, rows)), left=9))
     if labels is not None:
         _print_evaluation(console, detector, frame, rows, labels)
     draw = partial(_draw, detector, frame, rows, merged, labels, data.name)
     tables = {"out": rows, "events": merged}
     title = f"{data.name}: events"
     terminal.write_results(options, tables, draw, detector, frame, source=source, y=labels, title=title)
+
+
+def _id_column(detector: Any, rows: "pd.DataFrame") -> str | None:
+    """The column of ids in the rows of a result: the one of the detector, or one with the name of other libraries."""
+    from toa.data.layouts import find_layout
+
+    layout = find_layout(rows)
+    return layout.id if detector.id is None and layout is not None else detector.id
 
 
 def _check_options(options: dict[str, Any]) -> None:
@@ -167,14 +175,15 @@ def _draw(
 ) -> tuple[Any, str]:
     from toa.report.figures import draw_alarms
 
-    results = ("score", "anomaly", "event", "why", detector.id)
+    id = _id_column(detector, rows)
+    results = ("score", "anomaly", "event", "why", id)
     figure, series = draw_alarms(
         frame,
         rows,
         events,
         detector.columns_,
         threshold=detector.threshold_,
-        id=detector.id,
+        id=id,
         time=next((column for column in rows if column not in results), None),
         labels=labels,
         title=f"{name}: events in red" + ("" if labels is None else ", known anomalies in grey"),
@@ -329,9 +338,10 @@ def _print_evaluation(
         **{name: members[name] for name in members if name in (*detector.scorers_, "toa")},
     }
     # buffers around anomalies must not reach into another series
-    series = [np.arange(len(rows))] if detector.id is None else list(rows.groupby(detector.id).indices.values())
+    id = _id_column(detector, rows)
+    series = [np.arange(len(rows))] if id is None else list(rows.groupby(id).indices.values())
     labelled = [places for places in series if undefined(labels[places]) is None]
-    title = "VUS-PR" if detector.id is None else f"VUS-PR, mean of {len(labelled)} series"
+    title = "VUS-PR" if id is None else f"VUS-PR, mean of {len(labelled)} series"
     table: list[tuple[str, ...]] = [("method", title, "average precision")]
     for name, score in scores.items():
         surfaces = [

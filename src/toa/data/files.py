@@ -12,7 +12,7 @@ from pathlib import Path
 import pooch
 
 from toa._checks import Argument, ArgumentError, MissingFileError, Phrase, check_at_least
-from toa._limits import DOWNLOAD_BYTES, DOWNLOAD_SECONDS
+from toa._limits import DownloadLimits
 from toa.data.catalogue import DatasetSpec, FileSpec
 from toa.data.contents import open_unpacked
 from toa.data.tables import read_dataset
@@ -20,8 +20,8 @@ from toa.data.tables import read_dataset
 # bytes done, and total bytes or None if the server does not send them
 Progress = Callable[[int, int | None], None]
 
-_CHUNK = 1 << 16
 _TIMEOUT = 30.0
+_LIMITS = DownloadLimits()
 
 
 class DatasetNotFoundError(MissingFileError):
@@ -121,6 +121,7 @@ def fetch(
     progress: Progress | None = None,
     attempts: int = 3,
     read: Callable[[Path], object] | None = None,
+    limits: DownloadLimits = _LIMITS,
 ) -> Path:
     """Download a file into `data_dir`, else $TOA_DATA, else the user's cache, and return its path.
 
@@ -130,9 +131,10 @@ def fetch(
     Args:
         read: Reads a file without known checksum, and raises ValueError if it is wrong; by default as a forecasting
             dataset.
+        limits: What the download may take.
 
     Raises:
-        ConnectionError: If the server refuses, or the connection breaks in every attempt.
+        ConnectionError: If the server refuses, the connection breaks in every attempt, or a limit is reached.
         ChecksumError: If the downloaded file is not the one in the catalogue; it is deleted.
     """
     check_at_least("attempts", attempts, 1)
@@ -148,7 +150,8 @@ def fetch(
             # otherwise another process or thread has downloaded it, or failed, while this one waited
             if mine:
                 # one that ended between the look and the lock leaves no part, but the file
-                return _correct_file(spec, target, read) or _download(spec, target, part, progress, attempts, read)
+                download = partial(_download, spec, target, part, progress, attempts, read, limits)
+                return _correct_file(spec, target, read) or download()
     return found
 
 
@@ -172,14 +175,15 @@ def _download(
     progress: Progress | None,
     attempts: int,
     read: Callable[[Path], object] | None,
+    limits: DownloadLimits,
 ) -> Path:
     """Fill the part file in several attempts, verify it, and rename it to the target."""
     import requests
 
-    end = time.monotonic() + DOWNLOAD_SECONDS
+    end = time.monotonic() + limits.seconds
     for attempt in range(1, attempts + 1):
         try:
-            _receive(str(spec.url), part, progress, end)
+            _receive(str(spec.url), part, progress, end, limits)
             break
         except (requests.RequestException, ValueError, TimeoutError) as error:
             # if the server refused, or a limit is reached, another attempt would not help
@@ -227,7 +231,7 @@ def _held(part: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _receive(url: str, part: Path, progress: Progress | None, end: float) -> None:
+def _receive(url: str, part: Path, progress: Progress | None, end: float, limits: DownloadLimits) -> None:
     """Request the bytes that a part file lacks, and append them, until this time."""
     import requests
 
@@ -242,7 +246,7 @@ def _receive(url: str, part: Path, progress: Progress | None, end: float) -> Non
         if done and (beyond or elsewhere):
             # the part cannot be resumed: start again
             os.truncate(part, 0)
-            return _receive(url, part, progress, end)
+            return _receive(url, part, progress, end, limits)
         response.raise_for_status()
         if code != requests.codes.partial_content:
             # the server ignores ranges and sends the file from its beginning
@@ -252,13 +256,13 @@ def _receive(url: str, part: Path, progress: Progress | None, end: float) -> Non
         with part.open("r+b") as file:
             file.seek(done)
             file.truncate()
-            for piece in response.iter_content(_CHUNK):
+            for piece in response.iter_content(limits.piece_bytes):
                 done += len(piece)
-                if (size := max(done, total or 0)) > DOWNLOAD_BYTES:
+                if (size := max(done, total or 0)) > limits.total_bytes:
                     file.truncate(0)
-                    raise ArgumentError("it", f"have at most {DOWNLOAD_BYTES} bytes", f"at least {size}")
+                    raise ArgumentError("it", f"have at most {limits.total_bytes} bytes", f"at least {size}")
                 if time.monotonic() > end:
-                    raise TimeoutError(f"it must take at most {DOWNLOAD_SECONDS:.0f} s")
+                    raise TimeoutError(f"it must take at most {limits.seconds:.0f} s")
                 file.write(piece)
                 if progress is not None:
                     progress(done, total)

@@ -160,12 +160,15 @@ def _without_codes(
     texts: Collection[str] = (),
 ) -> Values:
     """The values with NaN in place of the codes; None warns of numbers that look like such codes."""
-    numbers = [place for place, column in enumerate(columns) if column not in texts]
     if codes is None:
-        warn_of_codes(values[:, numbers], [columns[place] for place in numbers], name, stacklevel=6)
+        # the places of texts are no codes
+        numbers = np.array([column not in texts for column in columns])
+        shown = [column for column in columns if column not in texts]
+        warn_of_codes(values if numbers.all() else values[:, numbers], shown, name, stacklevel=6)
         return values
-    marked = values.copy()
-    marked[:, numbers] = mark_missing(values[:, numbers], codes)
+    marked = mark_missing(values, codes)
+    for place in (place for place, column in enumerate(columns) if column in texts):
+        marked[:, place] = values[:, place]
     return marked
 
 

@@ -1,7 +1,7 @@
 """Forecasts of a table by the pretrained model, without a fit.
 
     toa.zero_shot(frame, horizon=24, interval=0.8)           # a frame like that of Forecaster.predict
-    model = toa.estimators.fine_tune(frame, horizon=24)      # weights trained further on the series of a table
+    model = toa.fine_tune(frame, horizon=24)      # weights trained further on the series of a table
     toa.zero_shot(frame, horizon=24, model=model)
 
 Alphabet: S series, C columns, N one per series and column, L context, P horizon, Q levels.

@@ -97,8 +97,8 @@ def share_out(machines: Sequence[Mapping[str, float]], device: str, workers: int
 
 
 @contextmanager
-def connected(address: str | None, workers: int | None) -> Iterator[Any]:
-    """Connect to a cluster, or start a private Ray; yields the module `ray`."""
+def connected(address: str | None, workers: int | None, *, answer_s: float = _ANSWER_S) -> Iterator[Any]:
+    """Connect to a cluster that answers within `answer_s`, or start a private Ray; yields the module `ray`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
         # read at import: Ray's servers then bind to the loopback interface
@@ -112,22 +112,22 @@ def connected(address: str | None, workers: int | None) -> Iterator[Any]:
         options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": _STORE}
         ray.init(address="local", num_cpus=workers, **options)
     else:
-        _connect(ray, address, options)
+        _connect(ray, address, options, answer_s)
     try:
         yield ray
     finally:
         ray.shutdown()
 
 
-def _connect(ray: Any, address: str, options: Mapping[str, Any]) -> None:
-    """Connect to a running Ray within `_ANSWER_S`; `ray.init` alone would retry for minutes."""
-    problems: list[object] = [f"no answer within {_ANSWER_S:.0f} s"]
+def _connect(ray: Any, address: str, options: Mapping[str, Any], answer_s: float) -> None:
+    """Connect to a running Ray within `answer_s`; `ray.init` alone would retry for minutes."""
+    problems: list[object] = [f"no answer within {answer_s:.0f} s"]
 
     def attempt() -> None:
         try:
             if address != "auto":
                 host, _, port = address.rpartition(":")
-                socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
+                socket.create_connection((host, int(port)), timeout=answer_s).close()
             ray.init(address=address, **options)
             problems.clear()
         except BaseException as error:
@@ -135,7 +135,7 @@ def _connect(ray: Any, address: str, options: Mapping[str, Any]) -> None:
 
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
-    thread.join(_ANSWER_S)
+    thread.join(answer_s)
     if problems:
         reason = " ".join(str(problems[0]).split())
         raise ArgumentError(

@@ -220,11 +220,12 @@ def evaluate_reconstruction(model: nn.Module, windows: SeriesWindows) -> float:
     return mean_metrics({"mse": squared_error}, pairs)["mse"]
 
 
-def score_series(model: nn.Module, windows: SeriesWindows) -> SeriesScores:
+def score_series(model: nn.Module, windows: SeriesWindows, *, batch_size: int | None = None) -> SeriesScores:
     """Score a series.
 
     Args:
         windows: Windows of the series, made with whole=True so that they cover every step.
+        batch_size: Number of windows per call of the model; None chooses it by the device.
     """
     flat: list[Tensor] = []
 
@@ -232,7 +233,7 @@ def score_series(model: nn.Module, windows: SeriesWindows) -> SeriesScores:
         flat.append(squared_error(estimate.float(), x).mean(2))
         return flat[-1].unsqueeze(2)  # (B, L, 1)
 
-    steps = _mean_over_windows(model, windows, mean_error)[:, 0]
+    steps = _mean_over_windows(model, windows, mean_error, batch_size)[:, 0]
     return SeriesScores(
         flat=torch.cat(flat)[: windows.regular].reshape(-1).cpu().numpy(),
         steps=steps,
@@ -247,13 +248,16 @@ def channel_errors(model: nn.Module, windows: SeriesWindows) -> Float[np.ndarray
 
 
 def _mean_over_windows(
-    model: nn.Module, windows: SeriesWindows, error: Callable[[Tensor, Tensor], Tensor]
+    model: nn.Module,
+    windows: SeriesWindows,
+    error: Callable[[Tensor, Tensor], Tensor],
+    batch_size: int | None = None,
 ) -> Float[np.ndarray, "t e"]:
     """Mean of errors (B, L, E) of reconstructions over the windows that contain a step, summed on the device."""
     total: Any = None
     count = torch.zeros(windows.rows, dtype=torch.float64, device=windows.starts.device)
     inside = torch.arange(windows.length, device=windows.starts.device)
-    for index, x, estimate in _reconstructions(model, windows):
+    for index, x, estimate in _reconstructions(model, windows, batch_size):
         found = error(estimate, x).double()
         if total is None:
             total = found.new_zeros(windows.rows, found.shape[2])
@@ -274,11 +278,13 @@ def score_ends(model: nn.Module, windows: SeriesWindows) -> Float[np.ndarray, "n
     return scores.numpy()
 
 
-def _reconstructions(model: nn.Module, windows: SeriesWindows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _reconstructions(
+    model: nn.Module, windows: SeriesWindows, batch_size: int | None = None
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield indices of windows, the windows and their reconstructions, batch by batch, in evaluation mode."""
     device = windows.starts.device
-    size = _CUDA_BATCH if device.type == "cuda" else _CPU_BATCH
-    size = min(size, most_windows(windows.channels, training=False, mixed=True))
+    usual = _CUDA_BATCH if device.type == "cuda" else _CPU_BATCH
+    size = min(batch_size or usual, most_windows(windows.channels, training=False, mixed=True))
     with evaluating(model):
         for index in torch.arange(len(windows), device=device).split(size):
             x = windows.batch(index)

@@ -32,12 +32,9 @@ _LAST_RATE = 1.0 / (25.0 * 1e4)
 _OPERATORS = "operators"
 _LAST = "last_rate"
 
-# numbers per block in PyTorch's fused kernels, fewest numbers worth a block, blocks per one or two launches, and
-# alignment of pieces for vectorised reads
+# numbers per block in PyTorch's fused kernels, and blocks per one or two launches
 _BLOCK = 2**16
-_LEAST = 2**14
 _PIECES = 64
-_ALIGNMENT = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,7 +155,15 @@ def set_rates(optimizer: torch.optim.Optimizer, config: TrainingConfig, step: in
 
 
 class _Piecewise(torch.optim.Optimizer):
-    """A step of Adam or AdamW with tensors cut into pieces."""
+    """A step of Adam or AdamW with tensors cut into pieces.
+
+    Attributes:
+        least_piece: Smallest number of entries of a piece.
+        alignment: The number of entries of a piece is a multiple of this, for vectorised reads.
+    """
+
+    least_piece = 2**14
+    alignment = 1024
 
     _update: Callable[..., None]
 
@@ -170,7 +175,7 @@ class _Piecewise(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         total = sum(p.numel() for group in self.param_groups for p in group["params"])
-        size = max(_LEAST, -(-total // (_PIECES * _ALIGNMENT)) * _ALIGNMENT)
+        size = max(self.least_piece, -(-total // (_PIECES * self.alignment)) * self.alignment)
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if not params:
