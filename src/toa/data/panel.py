@@ -164,9 +164,8 @@ class Panel:
             steps = np.arange(0 if rows is None else end - rows, end).clip(0)
             values = self.values[index][np.ix_(steps, chosen)]
             for column, last in self.open_gaps(index, end).items():
-                values[steps > last] = np.where(
-                    chosen == places[column], self.values[index][last, places[column]], values[steps > last]
-                )
+                place = places[column]
+                values[np.ix_(steps > last, chosen == place)] = self.values[index][last, place]
             windows.append(values)
         return windows
 
