@@ -24,7 +24,7 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Float64
 
-from toa._checks import check_count
+from toa._checks import ArgumentError, Phrase, check_count
 from toa.estimators.scoring import Score
 
 # median deviations per standard normal quantile: for normally distributed scores it would be 1.48; chosen on SMD and
@@ -108,14 +108,15 @@ class NormalLevels:
     @classmethod
     def from_state(cls, quantiles: Float64[np.ndarray, " q"], facts: Mapping[str, Any]) -> Self:
         """From the quantiles and the result of `facts`; raises ValueError for values that are not possible."""
-        memory, contamination = facts["memory"], facts["contamination"]
+        memory = facts["memory"]
+        contamination = facts["contamination"]
         check_count("memory", memory, _LEAST_MEMORY)
         if memory > _MOST_MEMORY:
-            raise ValueError(f"memory must be at most {_MOST_MEMORY}, got {memory}")
+            raise ArgumentError(Phrase("memory"), f"be at most {_MOST_MEMORY}", memory)
         if not 0.0 < contamination < 1.0:
-            raise ValueError(f"contamination must lie in (0, 1), got {contamination}")
+            raise ArgumentError(Phrase("contamination"), "lie in (0, 1)", contamination)
         if quantiles.shape != (_QUANTILES,) or not (np.diff(quantiles) >= 0).all():
-            raise ValueError(f"quantiles of scores must be {_QUANTILES} rising numbers, got others")
+            raise ArgumentError(Phrase("quantiles of scores"), f"be {_QUANTILES} rising numbers", "others")
         return cls(quantiles=quantiles, memory=memory, contamination=contamination)
 
 
