@@ -25,6 +25,7 @@ PROMISES = (
     ("A stream takes constant memory", ("load rows of a stream",), "rows one after another", "-", "-", "-"),
     ("A sweep takes as long per run, however long", ("load runs of a sweep",), "four sizes", "-", "-", "-"),
     ("Memory is bounded", ("load memory",), "long and wide tables", "-", "-", "header of 100 MB"),
+    ("Operator attention is its formula", ("oracle",), "an oracle of its own, in float64", "-", "-", "-"),
     ("Each mend has a test that fails without it", ("mends",), "mends taken out", "-", "-", "-"),
 )
 
@@ -41,6 +42,9 @@ def promise_table() -> str:
     rows = []
     for promise, prefixes, how, *others in PROMISES:
         parts = [part for name, part in campaign().items() if name.startswith(prefixes)]
+        if not parts:
+            # not in the stored campaign yet
+            continue
         bad = sum(len(part["failures"]) for part in parts)
         rows.append((promise, how, str(sum(part["tried"] for part in parts)), str(bad), *others))
     heads = ("promise", "tested by", "tried", "bad", "scikit-learn", "NeuralForecast", "safetensors")
