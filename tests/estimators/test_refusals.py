@@ -221,15 +221,23 @@ def test_forged_detectors_are_refused_before_they_are_used(tmp_path, detectors, 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"lookback_": "x"}, {"lookback_": 0}, {"freq_": 3.5}, {"time_": ["a"]}, {"known": {"past_covariates": None}}],
+    [
+        {"lookback_": "x"},
+        {"lookback_": 0},
+        {"freq_": 3.5},
+        {"freq_": "1000000000000YE"},
+        {"time_": ["a"]},
+        {"id": {}},
+        {"known": {"past_covariates": None}},
+    ],
 )
 def test_a_forged_forecaster_without_a_network_is_refused(tmp_path, changes):
     path = tmp_path / "model.toa"
     Forecaster(2, lookback=16, epochs=1, effort="least").fit(columns("a")).save(path)
 
     def change(facts):
-        known = facts["fitted"]["known"] | changes.get("known", {})
-        facts["fitted"] |= changes | {"known": known}
+        covariates = facts["fitted"]["known"] | changes.get("known", {})
+        facts["fitted"] |= changes | {"known": covariates}
 
     forged(path, change)
     with pytest.raises(ValueError, match=r"model\.toa must"):

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
-from toa._checks import check_at_least, check_count, check_shape
-from toa._limits import check_unpacked
+from toa._checks import ArgumentError, check_at_least, check_count, check_shape
+from toa._limits import check_unpacked, shorten
 from toa.data.frequency import season_of
 from toa.estimators.baselines import REGRESSIONS
 from toa.estimators.covariates import Covariates
@@ -55,11 +56,14 @@ def restore_forecaster(
     tensors: Mapping[str, Tensor], facts: Mapping[str, Any], settings: ForecastSettings, where: str | Path
 ) -> FittedForecaster:
     """The forecaster of a file; raises an error for parts that do not fit one another."""
-    freq, time_column = facts["freq_"], facts["time_"]
+    freq = facts["freq_"]
+    time_column = facts["time_"]
     check_count("lookback", facts["lookback_"], 1)
-    assert isinstance(time_column, str | None), "a name that is none"
-    assert isinstance(facts.get("id"), str | None), "a name that is none"
-    assert type(freq) in (str, int, type(None)), "a frequency that is none"
+    # no asserts: `python -O` leaves them out
+    for name, column in (("time", time_column), ("id", facts.get("id"))):
+        if not isinstance(column, str | None):
+            raise ArgumentError(name, "be the name of a column", shorten(column))
+    check_saved_frequency(freq)
     inputs = Inputs(
         ids=tuple(facts["ids"]),
         columns=tuple(facts["columns"]),
@@ -96,9 +100,21 @@ def restore_forecaster(
     )
 
 
+def check_saved_frequency(freq: object) -> None:
+    """Raise ValueError for a frequency in a file that is none, or whose steps are longer than dates can tell."""
+    if type(freq) not in (str, int, type(None)):
+        raise ArgumentError("freq", "be a frequency", shorten(freq))
+    if isinstance(freq, str):
+        try:
+            pd.Timestamp(2000, 1, 1) + pd.tseries.frequencies.to_offset(freq)
+        except (ValueError, OverflowError) as error:
+            raise ArgumentError("freq", "be a frequency of dates", f"{shorten(freq)} ({error})") from None
+
+
 def _check_shapes(tensors: Mapping[str, Tensor], inputs: Inputs, settings: ForecastSettings) -> None:
     """Raise ValueError for tensors of other sizes than the columns, ids and features."""
-    series, columns = len(inputs.ids), len(inputs.columns)
+    series = len(inputs.ids)
+    columns = len(inputs.columns)
     for name in ("mean", "std", *inputs.scaler):
         check_shape(f"scaler.{name}", inputs.scaler[name], "(S, C)", (series, columns))
     sizes = {
@@ -123,7 +139,8 @@ def _restore_choice(
         return None
     choice = Choice.from_state(tensors_under(tensors, "choice."), facts["choice"])
     check_at_least("season", season, 1)
-    series, columns = len(inputs.ids), len(inputs.columns)
+    series = len(inputs.ids)
+    columns = len(inputs.columns)
     check_unpacked("season", season * columns, tensors)
     choice.check(series, columns, settings.horizon, len(settings.quantiles), season, panel_methods)
     return choice
@@ -136,7 +153,9 @@ def _restore_network(
     settings: ForecastSettings,
     where: str | Path,
 ) -> FittedNetwork | None:
-    architecture, schedule, spec = facts["architecture_"], facts["schedule_"], settings.network
+    architecture = facts["architecture_"]
+    schedule = facts["schedule_"]
+    spec = settings.network
     if architecture["backbone"] is None:
         return None
     # the mean of several networks has their weights under their numbers
