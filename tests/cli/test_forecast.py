@@ -259,7 +259,8 @@ def test_too_few_windows_are_reported_with_the_names_of_options(tmp_path) -> Non
     wide(60).to_csv(tmp_path / "short.csv", index=False)
     code, text = call(tmp_path / "short.csv", "--horizon", 6, "--interval", 0.99, "--out", tmp_path / "a.csv", *QUICK)
     assert code == 0, text
-    assert "warning: the forecast has no interval of 0.99: --interval 0.99 must have at least 99 windows" in text
+    assert "warning: the interval of 0.99 comes from differences of the rows" in text
+    assert "--interval 0.99 must have at least 99 windows" in text
     assert "validation_share" not in text
 
 

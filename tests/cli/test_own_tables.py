@@ -360,11 +360,12 @@ def test_a_covariate_that_the_data_lack_is_not_asked_of_the_future(tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_horizon_of_all_rows_has_no_interval_and_states_the_remedy(tmp_path):
+def test_a_horizon_of_all_rows_has_an_interval_by_differences_and_states_the_remedy(tmp_path):
     daily(5).to_csv(tmp_path / "a.csv", index=False)
     code, text = call("forecast", tmp_path / "a.csv", "--horizon", 5, "--out", tmp_path / "b.csv", *QUICK)
     assert code == 0
-    assert "no interval of 0.8: a series must have more rows than the horizon" in text
+    assert "the interval of 0.8 comes from differences of the rows" in text
+    assert "a series must have more rows than the horizon" in text
     assert "add rows, or shorten the horizon." in text
 
 

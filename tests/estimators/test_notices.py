@@ -66,7 +66,7 @@ def test_a_column_that_ended_is_named_with_its_series() -> None:
 
 def test_an_interval_that_short_series_do_not_allow_is_stated() -> None:
     with pytest.warns(UserWarning, match=message("no interval of 0.8")):
-        model = Forecaster(3, interval=0.8, effort="quick").fit(wave(9))
+        model = Forecaster(3, interval=0.8, effort="quick").fit(wave(2))
     # also later, as by a model that was loaded
     with pytest.warns(UserWarning, match=message("no interval of 0.8", "rows of fit were too few")):
         forecast = model.predict()
