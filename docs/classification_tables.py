@@ -6,7 +6,18 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from performance_tables import table
-from stored_results import Record, changes_of, grouped, mean_of, published, read_csv, stored_records, variant_of
+from stored_results import (
+    Record,
+    changes_of,
+    dataset_of,
+    grouped,
+    mean_of,
+    pivot,
+    published,
+    read_csv,
+    stored_records,
+    variant_of,
+)
 from toa.report.tables import number
 
 UEA = ("toa-paper", "tslib-uea")
@@ -25,24 +36,29 @@ def compared(protocol: str) -> str:
 
 def accuracies(protocol: str) -> dict[str, dict[str, list[float]]]:
     """Accuracy of every seed by variant and dataset."""
-    found: dict[str, dict[str, list[float]]] = {}
+    seeds_of: dict[str, dict[str, list[float]]] = {}
     for record in stored_records(f"classification/{protocol}.jsonl"):
-        cells = found.setdefault(variant_of(record), {})
-        cells.setdefault(record["config"]["dataset"], []).append(record["metrics"]["accuracy"])
-    return found
+        by_dataset = seeds_of.setdefault(variant_of(record), {})
+        by_dataset.setdefault(record["config"]["dataset"], []).append(record["metrics"]["accuracy"])
+    return seeds_of
 
 
 def accuracy_lines() -> dict[str, list[float]]:
     """Mean accuracy of each variant in percent beside the paper's, and the mean distance from it, by title."""
     ours = {protocol: accuracies(protocol) for protocol in UEA}
-    sets = sorted(set.intersection(*(set(found["softmax"]) for found in ours.values())))
+    sets = sorted(set.intersection(*(set(accuracies_of["softmax"]) for accuracies_of in ours.values())))
     cells = [(name, variant) for name in sets for variant in VARIANTS]
     theirs = {(key[0], key[3]): value for key, value in published("classification").items()}
-    means = {protocol: {(n, v): statistics.mean(found[v][n]) for n, v in cells} for protocol, found in ours.items()}
-    lines = {"published": theirs} | {f"`{protocol}`": found for protocol, found in means.items()}
+    means = {
+        protocol: {(n, v): statistics.mean(accuracies_of[v][n]) for n, v in cells}
+        for protocol, accuracies_of in ours.items()
+    }
+    lines = {"published": theirs} | {f"`{protocol}`": accuracies_of for protocol, accuracies_of in means.items()}
     lines[f"`{UEA[0]}`, best seed"] = {(n, v): max(ours[UEA[0]][v][n]) for n, v in cells}
-    for protocol, found in means.items():
-        lines[f"distance of `{protocol}` from published"] = {key: abs(found[key] - theirs[key]) for key in cells}
+    for protocol, accuracies_of in means.items():
+        lines[f"distance of `{protocol}` from published"] = {
+            key: abs(accuracies_of[key] - theirs[key]) for key in cells
+        }
     return {
         title: [100 * statistics.mean(values[name, variant] for name in sets) for variant in VARIANTS]
         for title, values in lines.items()
@@ -68,8 +84,8 @@ def recipe_accuracies() -> str:
     for dataset in sorted({name for name, _ in cells}):
         plain, ours = (cells[dataset, variant] for variant in ("softmax", "toa-softmax"))
         gains = [mean_of(ours, metric) - mean_of(plain, metric) for metric in ("accuracy", "val_accuracy")]
-        known = [theirs[dataset, name] for name in others if (dataset, name) in theirs]
-        lines[dataset] = [mean_of(plain, "accuracy"), mean_of(ours, "accuracy"), *gains, *known]
+        published_here = [theirs[dataset, name] for name in others if (dataset, name) in theirs]
+        lines[dataset] = [mean_of(plain, "accuracy"), mean_of(ours, "accuracy"), *gains, *published_here]
     complete = [line for line in lines.values() if len(line) == 7]
     lines["mean"] = [statistics.fmean(column) for column in zip(*(line[:4] for line in lines.values()), strict=True)]
     lines[f"mean of the {len(complete)} with published figures"] = [
@@ -85,22 +101,19 @@ def recipe_accuracies() -> str:
 def classification_search() -> str:
     """One line per setting; a cell is validation / test accuracy."""
     records = stored_records("classification/search.jsonl")
-    datasets = list(grouped(records, lambda record: record["config"]["dataset"]))
+    datasets = list(grouped(records, dataset_of))
 
-    def setting(record: Record) -> str:
+    def setting(record: Record) -> tuple[str]:
         attention = record["config"]["attention"]
         norms = [norm for norm in (attention["score_norm"], attention["gate_norm"]) if norm]
         without = ["no instance norm"] if "model.instance_norm=false" in changes_of(record) else []
-        return ", ".join((attention["name"], *norms, *without))
+        return (", ".join((attention["name"], *norms, *without)),)
 
-    rows = []
-    for name, found in sorted(grouped(records, setting).items()):
-        cells = {}
-        for record in found:
-            shown = [f"{record['metrics'][metric]:.3f}" for metric in ("val_accuracy", "accuracy")]
-            cells[record["config"]["dataset"]] = " / ".join(shown)
-        rows.append([name, *(cells.get(dataset, "-") for dataset in datasets)])
-    return table(["setting", *datasets], rows, left=1 + len(datasets))
+    def cell(runs: list[Record]) -> str:
+        return " / ".join(f"{mean_of(runs, metric):.3f}" for metric in ("val_accuracy", "accuracy"))
+
+    rows = pivot(records, row=setting, column=dataset_of, columns=datasets, cell=cell)
+    return table(["setting", *datasets], sorted(rows), left=1 + len(datasets))
 
 
 RIVAL_CLASSIFIERS = ("ROCKET", "HC2", "InceptionT", "1NN-DTW-D")
@@ -110,29 +123,32 @@ OUR_CLASSIFIERS = {"toa": "toa", "toa-network": "toa, network alone", "multirock
 @functools.cache
 def uea_accuracies() -> dict[str, dict[str, float]]:
     """Test accuracy by dataset, and by our methods and published classifiers; "cross-validated" is that of toa."""
-    found: dict[str, dict[str, float]] = {}
+    accuracies_of: dict[str, dict[str, float]] = {}
     for record in stored_records("leaderboards/uea.jsonl"):
-        cells = found.setdefault(record["dataset"], {})
+        cells = accuracies_of.setdefault(record["dataset"], {})
         cells[record["method"]] = record["accuracy"]
         if record["method"] == "toa":
             cells["cross-validated"] = record["validation"]
     for row in read_csv("classification/published.csv"):
-        if row["dataset"] in found:
-            found[row["dataset"]][row["classifier"]] = float(row["accuracy"])
-    return found
+        if row["dataset"] in accuracies_of:
+            accuracies_of[row["dataset"]][row["classifier"]] = float(row["accuracy"])
+    return accuracies_of
 
 
 def uea_table() -> str:
     """Ours beside MultiRocketHydra and published figures, in percent, with means over the sets."""
-    found = uea_accuracies()
+    accuracies_of = uea_accuracies()
     names = ("toa", "cross-validated", "toa-network", "multirocket-hydra", *RIVAL_CLASSIFIERS)
 
     def cells(values: Iterable[float | None]) -> list[str]:
         return [number(value and 100 * value, ".1f", "") for value in values]
 
-    rows = [[dataset, *cells(own.get(name) for name in names)] for dataset, own in found.items()]
-    whole = [name for name in names if all(name in own for own in found.values())]
-    means = [statistics.fmean(own[name] for own in found.values()) if name in whole else None for name in names]
+    rows = [[dataset, *cells(by_method.get(name) for name in names)] for dataset, by_method in accuracies_of.items()]
+    whole = [name for name in names if all(name in by_method for by_method in accuracies_of.values())]
+    means = [
+        statistics.fmean(by_method[name] for by_method in accuracies_of.values()) if name in whole else None
+        for name in names
+    ]
     titles = [OUR_CLASSIFIERS.get(name, name) for name in names]
     return table(["test accuracy, %", *titles], [*rows, ["mean", *cells(means)]])
 
@@ -148,7 +164,8 @@ def uea_choices() -> str:
         rows.append([dataset, ", ".join(f"{weight:.2f} {name}" for name, weight in weights), *shown])
     times = [[r["cpu_seconds"] for (_, m), r in records.items() if m == method] for method in OUR_CLASSIFIERS]
     # a sum over a part of the sets would not compare
-    rows.append(["sum", "", *(f"{sum(found):.0f}" if len(found) == len(rows) else "" for found in times)])
+    sums = [f"{sum(spent):.0f}" if len(spent) == len(rows) else "" for spent in times]
+    rows.append(["sum", "", *sums])
     titles = [f"{title}, CPU s" for title in OUR_CLASSIFIERS.values()]
     return table(["dataset", "weights of toa", *titles], rows, left=2)
 

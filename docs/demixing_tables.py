@@ -16,18 +16,18 @@ from stored_results import RESULTS, ROOT, grouped, published, stored_records
 def demixing_errors() -> dict[str, dict[int, float]]:
     """Test MSE by system and seed; ablations are named by what differs."""
     texts = [path.read_text(encoding="utf-8") for path in sorted((RESULTS / "demixing").glob("*.json"))]
-    found: dict[str, dict[int, float]] = {}
+    errors: dict[str, dict[int, float]] = {}
     for record in [*map(json.loads, texts), *stored_records("demixing/ablations.jsonl")]:
         name = f"{record['name']}, backend folded" if record["backend"] == "folded" else record["name"]
-        found.setdefault(name, {})[record["seed"]] = record["metrics"]["mse"]
-    return found
+        errors.setdefault(name, {})[record["seed"]] = record["metrics"]["mse"]
+    return errors
 
 
 @functools.cache
 def tuned_demixing_errors() -> dict[str, dict[int, float]]:
     """Test MSE under the protocol `toa` by system and seed."""
-    found = grouped(stored_records("demixing/toa.jsonl"), lambda record: record["name"])
-    return {name: {r["seed"]: r["metrics"]["mse"] for r in records} for name, records in found.items()}
+    by_system = grouped(stored_records("demixing/toa.jsonl"), lambda record: record["name"])
+    return {name: {r["seed"]: r["metrics"]["mse"] for r in records} for name, records in by_system.items()}
 
 
 def demixing_trials() -> str:
@@ -49,11 +49,11 @@ def demixing_table(tuned: bool = False) -> str:
     seeds = range(2024, 2030)
     theirs = {} if tuned else {key[3]: value for key, value in published("demixing").items()}
     rows = []
-    found = tuned_demixing_errors() if tuned else demixing_errors()
-    for name, errors in sorted(found.items(), key=lambda item: ("gated" not in item[0], item[0])):
+    errors_of = tuned_demixing_errors() if tuned else demixing_errors()
+    for name, errors in sorted(errors_of.items(), key=lambda item: ("gated" not in item[0], item[0])):
         cells = [f"{errors[seed]:.5f}" if seed in errors else "-" for seed in seeds]
-        known = f"{theirs[name]:.4f}" if name in theirs else ""
-        rows.append([name, *cells, f"{statistics.median(errors.values()):.5f}", *([] if tuned else [known])])
+        published_error = f"{theirs[name]:.4f}" if name in theirs else ""
+        rows.append([name, *cells, f"{statistics.median(errors.values()):.5f}", *([] if tuned else [published_error])])
     return table(["system", *map(str, seeds), "median", "published"][: len(seeds) + (2 if tuned else 3)], rows)
 
 

@@ -16,12 +16,12 @@ def anomaly_table(dataset: str) -> str:
     records = [r for r in stored_records("anomaly/toa-paper.jsonl") if r["config"]["dataset"] == dataset]
     theirs = {key[:4]: value for key, value in published("anomaly").items()}
     rows = []
-    for (backbone, variant), found in sorted(
+    for (backbone, variant), runs in sorted(
         grouped(records, lambda r: (r["config"]["backbone"], variant_of(r))).items()
     ):
-        ours = [f"{mean_of(found, metric):.3f}" for metric in ANOMALY_METRICS]
+        ours = [f"{mean_of(runs, metric):.3f}" for metric in ANOMALY_METRICS]
         shown = number(theirs.get((dataset, "", backbone, variant)), ".3f")
-        rows.append([f"{backbone}/{variant}", str(len(found)), ours[0], shown, *ours[1:]])
+        rows.append([f"{backbone}/{variant}", str(len(runs)), ours[0], shown, *ours[1:]])
     titles = ["system", "seeds", "PA-F1", "published", "PA-F1 of a random score", "strict F1", "strict VUS-PR"]
     return table(titles, rows)
 
@@ -32,14 +32,14 @@ DETECTION_SETS = ("SMD-machine-1-6", "SMD-machine-2-1", "MSL", "SMAP")
 def detector_table() -> str:
     """VUS-PR of every detector, the means over SMD and MSL and over all sets, and the CPU time of all sets."""
     rows = []
-    for method, found in grouped(stored_records("anomaly/detectors.jsonl"), lambda record: record["method"]).items():
-        scores = {record["dataset"]: record["vus_pr"] for record in found}
+    for method, records in grouped(stored_records("anomaly/detectors.jsonl"), lambda record: record["method"]).items():
+        scores = {record["dataset"]: record["vus_pr"] for record in records}
         for names in (DETECTION_SETS[:3], DETECTION_SETS):
             if all(name in scores for name in names):
                 scores[f"mean of {len(names)}"] = statistics.mean(scores[name] for name in names)
         shown = (*DETECTION_SETS, "mean of 3", "mean of 4")
         cells = [f"{scores[name]:.3f}" if name in scores else "-" for name in shown]
-        rows.append([method, *cells, f"{sum(record['cpu_seconds'] for record in found):.0f}"])
+        rows.append([method, *cells, f"{sum(record['cpu_seconds'] for record in records):.0f}"])
     return table(["method", *DETECTION_SETS, "mean of SMD and MSL", "mean", "CPU s"], rows, left=1)
 
 
@@ -48,9 +48,9 @@ def detector_choices() -> str:
     rows = []
     for record in stored_records("anomaly/detectors.jsonl"):
         if record["method"] == "toa":
-            found = [f"{name} {record['precision'][name]:.3f}" for name in record["weights"]]
+            precisions = [f"{name} {record['precision'][name]:.3f}" for name in record["weights"]]
             times = [f"{record[name]:.0f}" for name in ("fit_seconds", "score_seconds", "cpu_seconds")]
-            rows.append([record["dataset"], ", ".join(found), f"{record['precision']['combination']:.3f}", *times])
+            rows.append([record["dataset"], ", ".join(precisions), f"{record['precision']['combination']:.3f}", *times])
     return table(["dataset", "methods", "combination", "fit, s", "scores, s", "CPU s"], rows, left=2)
 
 

@@ -19,10 +19,12 @@ from stored_results import (
     Record,
     cell_of,
     changes_of,
+    dataset_of,
     gains_by_set,
     grouped,
     mean_errors,
     mean_of,
+    pivot,
     published,
     published_mse,
     recipe_records,
@@ -54,20 +56,17 @@ def setting_table(
     that the text around states. With `norms`, a line names its normalisers, which a command may have left to the
     protocol of its time.
     """
-
-    def cell(found: Sequence[Record]) -> str:
-        errors = [mean_of(found, metric) for metric in ("val_mse", "mse")] if found else []
-        return " / ".join(f"{x:.4f}" if x < DIVERGED else f"**{x:.0e}**" for x in errors) or "-"
-
-    chosen = [
+    records = [
         record
         for record in stored_records(f"forecasting/{file}.jsonl")
         if (record["config"]["backbone"], record["config"]["horizon"]) == (backbone, horizon)
-        and record["config"]["dataset"] in datasets
+        and dataset_of(record) in datasets
         and record["device"].startswith(device)
     ]
 
-    datasets = [name for name in datasets if any(record["config"]["dataset"] == name for record in chosen)]
+    def cell(runs: list[Record]) -> str:
+        errors = [mean_of(runs, metric) for metric in ("val_mse", "mse")]
+        return " / ".join(f"{error:.4f}" if error < DIVERGED else f"**{error:.0e}**" for error in errors)
 
     def line_of(record: Record) -> tuple[str, str]:
         attention = record["config"]["attention"]
@@ -78,11 +77,9 @@ def setting_table(
             shown = [*(f"{key}={attention[key]}" for key in used), *shown]
         return attention["name"], ", ".join(shown) or "protocol"
 
-    rows = []
-    for line, found in grouped(chosen, line_of).items():
-        by_set = grouped(found, lambda record: record["config"]["dataset"])
-        rows.append([*line, *(cell(by_set.get(dataset, [])) for dataset in datasets)])
-    return table(["attention", "setting", *datasets], rows, left=2 + len(datasets))
+    columns = [name for name in datasets if name in map(dataset_of, records)]
+    rows = pivot(records, row=line_of, column=dataset_of, columns=columns, cell=cell)
+    return table(["attention", "setting", *columns], rows, left=2 + len(columns))
 
 
 def first_search(backbone: str, horizon: int, datasets: Sequence[str], device: str = "") -> str:
@@ -107,11 +104,11 @@ def searched_variants(file: str) -> str:
 def forecast_errors(*files: str) -> dict[str, dict[tuple[str, str, int], tuple[float, float]]]:
     """Validation and test MSE, means over seeds, by attention, then by dataset, backbone and horizon."""
     records = [record for file in files for record in stored_records(f"forecasting/{file}.jsonl")]
-    found: dict[str, dict[tuple[str, str, int], tuple[float, float]]] = {}
+    errors: dict[str, dict[tuple[str, str, int], tuple[float, float]]] = {}
     for attention, runs in grouped(records, lambda record: record["config"]["attention"]["name"]).items():
         cells = grouped(runs, lambda record: tuple(record["config"][k] for k in ("dataset", "backbone", "horizon")))
-        found[attention] = {key: (mean_of(cell, "val_mse"), mean_of(cell, "mse")) for key, cell in cells.items()}
-    return found
+        errors[attention] = {key: (mean_of(cell, "val_mse"), mean_of(cell, "mse")) for key, cell in cells.items()}
+    return errors
 
 
 def recipe_gains(backbone: str) -> dict[str, float]:
@@ -140,10 +137,10 @@ def forecast_summary() -> str:
         "softmax, tuned here": ours("softmax"),
         "TOA-Softmax, tuned here": ours("toa"),
     }
-    made = [[title, *(f"{value:.3f}" for value in values)] for title, values in rows.items()]
+    lines = [[title, *(f"{value:.3f}" for value in values)] for title, values in rows.items()]
     gains = recipe_gains("itransformer").values()
-    made.append(["gain, of geometric means", *(f"{gain:+.1f} %" for gain in gains)])
-    return table(["iTransformer, mean test MSE of four horizons", *RECIPE_SETS], made, left=1)
+    lines.append(["gain, of geometric means", *(f"{gain:+.1f} %" for gain in gains)])
+    return table(["iTransformer, mean test MSE of four horizons", *RECIPE_SETS], lines, left=1)
 
 
 def sor_table() -> str:
@@ -164,8 +161,8 @@ def other_runs(file: str) -> str:
     records = stored_records(f"forecasting/{file}.jsonl")
     keys = grouped(records, lambda r: (r["config"]["dataset"], r["name"], r["config"]["protocol"]))
     rows = [
-        [name, protocol, dataset, f"{mean_of(found, 'val_mse'):.4f}", f"{mean_of(found, 'mse'):.4f}"]
-        for (dataset, name, protocol), found in sorted(keys.items())
+        [name, protocol, dataset, f"{mean_of(runs, 'val_mse'):.4f}", f"{mean_of(runs, 'mse'):.4f}"]
+        for (dataset, name, protocol), runs in sorted(keys.items())
     ]
     return table(["model", "protocol", "dataset", "validation MSE", "test MSE"], rows, left=3)
 
@@ -189,13 +186,13 @@ def searched_duet() -> dict[str, Cells]:
     runs = grouped(
         stored_records("forecasting/duet-search.jsonl"), lambda record: record["config"]["attention"]["name"]
     )
-    return {attention: grouped(found, cell_of) for attention, found in runs.items()}
+    return {attention: grouped(records, cell_of) for attention, records in runs.items()}
 
 
 def searched_duet_table() -> str:
     """`gain_table` of DUET with its authors' look-backs and sizes."""
-    found = searched_duet()
-    return gain_table(*(found[attention] for attention in TITLES))
+    cells_of = searched_duet()
+    return gain_table(*(cells_of[attention] for attention in TITLES))
 
 
 def gain_table(softmax: Cells, toa: Cells, no_sor: Cells | None = None) -> str:
@@ -209,13 +206,13 @@ def gain_table(softmax: Cells, toa: Cells, no_sor: Cells | None = None) -> str:
     for cell in sorted(toa):
         plain, ours = softmax[cell], toa[cell]
         gains.append((change(ours, plain, "mse"), change(ours, plain, "val_mse")))
-        errors_of_cell = [f"{mean_of(found, 'mse'):.4f}" for found in (plain, ours)]
+        errors_of_cell = [f"{mean_of(runs, 'mse'):.4f}" for runs in (plain, ours)]
         rows.append([cell[0], str(cell[1]), *errors_of_cell, *(f"{gain:+.1f} %" for gain in gains[-1])])
         if no_sor is not None:
             left_out = no_sor.get(cell, [])
             same = [record for record in ours if record["seed"] in {other["seed"] for other in left_out}]
             rows[-1].append(f"{change(left_out, same, 'mse'):+.1f} %" if left_out else "")
-    means = [f"{statistics.fmean(found):+.1f} %" for found in zip(*gains, strict=True)]
+    means = [f"{statistics.fmean(column):+.1f} %" for column in zip(*gains, strict=True)]
     names = ["dataset", "horizon", "softmax", "TOA", "change", "in validation", "without SOR"]
     rows.append(["mean", "", "", "", *means, *[""] * (no_sor is not None)])
     return table(names[: len(rows[0])], rows)
@@ -229,9 +226,15 @@ def dropout_table() -> str:
     changes = []
     for cell in sorted(equal):
         groups = errors["softmax",][cell], equal[cell], errors["toa",][cell]
-        found = [mean_of(records, "mse") for records in groups]
-        changes.append([100 * (found[2] / other - 1) for other in found[:2]])
-        rows.append([*map(str, cell), *(f"{error:.4f}" for error in found), *(f"{one:+.1f} %" for one in changes[-1])])
+        errors_of_cell = [mean_of(records, "mse") for records in groups]
+        changes.append([100 * (errors_of_cell[2] / other - 1) for other in errors_of_cell[:2]])
+        rows.append(
+            [
+                *map(str, cell),
+                *(f"{error:.4f}" for error in errors_of_cell),
+                *(f"{change:+.1f} %" for change in changes[-1]),
+            ]
+        )
     means = (f"{statistics.fmean(column):+.1f} %" for column in zip(*changes, strict=True))
     rows.append(["mean", "", "", "", "", *means])
     head = ["dataset", "horizon", "softmax, dropout 0", "softmax, dropout 0.3", "TOA-Softmax, dropout 0.3"]
@@ -243,10 +246,10 @@ def rate_table() -> str:
     files = ("horizon-96", "horizons", "duet-rate")
     records = [record for file in files for record in stored_records(f"forecasting/{file}.jsonl")]
     same = {"backbone": "duet", "dataset": "Exchange", "seed": 2024}
-    own = [r for r in records if same.items() <= r["config"].items() and variant_of(r) == "softmax"]
+    runs = [run for run in records if same.items() <= run["config"].items() and variant_of(run) == "softmax"]
     rows = []
-    for horizon, runs in sorted(grouped(own, lambda r: r["config"]["horizon"]).items()):
-        cells = [f"{r['metrics']['val_mse']:.4f} / {r['metrics']['mse']:.4f}" for r in runs]
+    for horizon, pair in sorted(grouped(runs, lambda run: run["config"]["horizon"]).items()):
+        cells = [f"{run['metrics']['val_mse']:.4f} / {run['metrics']['mse']:.4f}" for run in pair]
         rows.append([str(horizon), *cells, f"{published_mse('softmax', 'Exchange', 'duet', horizon):.3f}"])
     return table(["horizon", "rate of `toa-paper`", "rate of DUET's authors", "published, test"], rows)
 
@@ -255,19 +258,20 @@ def unified_table() -> str:
     """DUET under `toa-paper` and with its authors' settings, the same seed, beside the published MSE of softmax."""
     files = ("horizon-96", "horizons", "duet-unified")
     records = [record for file in files for record in stored_records(f"forecasting/{file}.jsonl")]
-    own = [r for r in records if {"backbone": "duet", "seed": 2024}.items() <= r["config"].items()]
-    names = [("toa-paper", "softmax"), *(("duet-unified-96", one) for one in ("softmax", "toa-softmax", "toa-gated"))]
+    runs_of_seed = [r for r in records if {"backbone": "duet", "seed": 2024}.items() <= r["config"].items()]
+    variants = ("softmax", "toa-softmax", "toa-gated")
+    names = [("toa-paper", "softmax"), *(("duet-unified-96", variant) for variant in variants)]
     rows = []
     changes = []
-    for (dataset, horizon), runs in sorted(grouped(own, cell_of).items()):
+    for (dataset, horizon), runs in sorted(grouped(runs_of_seed, cell_of).items()):
         errors = {(r["config"]["protocol"], variant_of(r)): r["metrics"]["mse"] for r in runs}
         theirs = published_mse("softmax", dataset, "duet", horizon)
         shown = [errors.get(name) for name in names]
         changes.append([None if error is None else error - theirs for error in shown])
         rows.append([dataset, str(horizon), f"{theirs:.3f}", *("" if e is None else f"{e:.3f}" for e in shown)])
     for title, sign in (("above", 1), ("below", -1)):
-        found = [[sign * one for one in column if one is not None] for column in zip(*changes, strict=True)]
-        counts = (f"{sum(one > 0.005 for one in column)} of {len(column)}" for column in found)
+        columns = [[sign * value for value in column if value is not None] for column in zip(*changes, strict=True)]
+        counts = (f"{sum(value > 0.005 for value in column)} of {len(column)}" for column in columns)
         rows.append([f"more than 0.005 {title} published softmax", "", "", *counts])
     titles = [
         "softmax, `toa-paper`",
@@ -285,23 +289,23 @@ def plain_softmax(backbone: str, metric: str = "mse") -> Errors:
     """Softmax under `toa-paper`."""
     records = [record for name in ("horizon-96", "horizons") for record in stored_records(f"forecasting/{name}.jsonl")]
     names = backbone, "softmax"
-    own = [r for r in records if (r["config"]["backbone"], r["config"]["attention"]["name"]) == names]
-    return mean_errors(grouped(own, cell_of), metric)
+    runs = [r for r in records if (r["config"]["backbone"], r["config"]["attention"]["name"]) == names]
+    return mean_errors(grouped(runs, cell_of), metric)
 
 
 def gain_parts() -> str:
     """By backbone and set, mean over horizons: what tuning gives softmax, what TOA gives, and what M = 0 costs."""
     rows = []
     for backbone in ("itransformer", "duet", "patchtst"):
-        found = recipe_records(backbone)
+        records_of = recipe_records(backbone)
         parts = []
         for metric in ("mse", "val_mse"):
             plain = plain_softmax(backbone, metric)
-            tuned, ours = (mean_errors(found[family,], metric) for family in ("softmax", "toa"))
+            tuned, ours = (mean_errors(records_of[family,], metric) for family in ("softmax", "toa"))
             parts += [percent_changes(tuned, plain), percent_changes(ours, plain), percent_changes(ours, tuned)]
         rises = {
             cell: 100 * statistics.fmean(record["operators"]["contributions"]["operators"] for record in records)
-            for cell, records in found["toa",].items()
+            for cell, records in records_of["toa",].items()
         }
         for dataset in RECIPE_SETS:
             means = [statistics.fmean(v for cell, v in part.items() if cell[0] == dataset) for part in (*parts, rises)]
@@ -314,7 +318,9 @@ def gain_parts() -> str:
 def against_paper() -> str:
     """Our forecasts beside the published ones: where they are more than 0.005 above, and what TOA gains."""
     ours = forecast_errors("horizon-96", "horizons")
-    softmax = {cell: errors for cell, errors in ours["softmax"].items() if all(cell in one for one in ours.values())}
+    softmax = {
+        cell: errors for cell, errors in ours["softmax"].items() if all(cell in cells for cells in ours.values())
+    }
     del ours["softmax"]
     chosen = {cell: min(errors[cell] for errors in ours.values())[1] for cell in softmax}
     published = {cell: min(published_mse(name, *cell) for name in ours) for cell in softmax}
@@ -330,15 +336,15 @@ def against_paper() -> str:
         ),
     }
     lines = []
-    for words, (found, theirs) in pairs.items():
-        late = [cell for cell in found if found[cell] > theirs[cell] + 0.005]
+    for words, (errors, theirs) in pairs.items():
+        late = [cell for cell in errors if errors[cell] > theirs[cell] + 0.005]
         others = [
-            f"{BACKBONES[backbone]} on {dataset} at {horizon} ({found[cell]:.3f} against {theirs[cell]:.3f})"
+            f"{BACKBONES[backbone]} on {dataset} at {horizon} ({errors[cell]:.3f} against {theirs[cell]:.3f})"
             for cell in late
             for dataset, backbone, horizon in [cell]
         ]
         rest = f"; the others: {', '.join(others)}" if others else ""
-        lines.append(f"- {words} in {len(found) - len(late)} of {len(found)} cells{rest};")
+        lines.append(f"- {words} in {len(errors) - len(late)} of {len(errors)} cells{rest};")
     gains = [plain[cell] - chosen[cell] for cell in plain]
     ahead = f"{sum(gain > 0 for gain in gains)} of {len(gains)}"
     lines.append(f"- that variant is ahead of softmax in {ahead} cells, by {statistics.mean(gains):.4f} on average.")
@@ -355,12 +361,12 @@ def sor_pairs() -> str:
     runs = stored_records("forecasting/horizon-96.jsonl") + stored_records("forecasting/horizons.jsonl")
     kept = {key(run): run["metrics"]["mse"] for run in runs if run["config"]["backbone"] == "patchtst"}
     left = {key(run): run["metrics"]["mse"] for run in stored_records("forecasting/no-sor.jsonl")}
-    costs = [error - kept[one] for one, error in left.items()]
+    costs = [error - kept[pair] for pair, error in left.items()]
     paper = published("sor-ablation-full")
     theirs = [
         paper[dataset, horizon, backbone, f"{variant}-nosor", "mse"] - value
         for (dataset, horizon, backbone, variant, metric), value in paper.items()
-        if metric == "mse" and not variant.endswith("-nosor") and dataset in {one[0] for one in left}
+        if metric == "mse" and not variant.endswith("-nosor") and dataset in {pair[0] for pair in left}
     ]
     return (
         f"Of {len(costs)} pairs of runs, {sum(cost > 0 for cost in costs)} are better with SOR; without it the error "

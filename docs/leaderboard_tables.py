@@ -16,32 +16,34 @@ M3_BASELINES = ("seasonal naive", "drift", "theta", "damped trend", "optimised t
 
 def leaderboard_records(*names: str) -> dict[str, dict[str, Record]]:
     """Records of benchmarks by configuration and method."""
-    found: dict[str, dict[str, Record]] = {}
+    by_config: dict[str, dict[str, Record]] = {}
     for name in names:
         if (RESULTS / "leaderboards" / f"{name}.jsonl").exists():
             for record in stored_records(f"leaderboards/{name}.jsonl"):
-                found.setdefault(record["config"], {})[record["method"]] = record
-    return found
+                by_config.setdefault(record["config"], {})[record["method"]] = record
+    return by_config
 
 
 def best_baseline(records: dict[str, Record], score: str) -> float:
     """The smallest score of a baseline."""
-    own = ("toa", *ALONE)
-    return float(min(record["metrics"][score] for method, record in records.items() if method not in own))
+    no_baselines = ("toa", *ALONE)
+    return float(min(record["metrics"][score] for method, record in records.items() if method not in no_baselines))
 
 
 def own_cells(records: dict[str, Record], score: str) -> list[str]:
     """Our score, that of boosting alone, and that of the best baseline; empty if not run."""
-    found = [records[method]["metrics"][score] if method in records else None for method in ("toa", "boosting")]
-    return [number(value, missing="") for value in (*found, best_baseline(records, score))]
+    scores = [records[method]["metrics"][score] if method in records else None for method in ("toa", "boosting")]
+    return [number(value, missing="") for value in (*scores, best_baseline(records, score))]
 
 
 def leaderboard_table(score: str) -> str:
     """Ours beside the published figures, one row per configuration."""
-    known = {(row["config"], row["model"]): float(row[score]) for row in read_csv("leaderboards/published.csv")}
+    published_scores = {
+        (row["config"], row["model"]): float(row[score]) for row in read_csv("leaderboards/published.csv")
+    }
     rows = []
     for config, records in leaderboard_records("gift-eval").items():
-        others = [known.get((config, name)) for name in ("seasonal naive", *RIVALS)]
+        others = [published_scores.get((config, name)) for name in ("seasonal naive", *RIVALS)]
         rows.append([config, *own_cells(records, score), *(number(value, ".4g", "") for value in others)])
     return table(["configuration", "toa", "boosting", "baseline", "seasonal naive", *RIVALS], rows, left=1)
 
@@ -54,8 +56,8 @@ def fev_table() -> str:
     for row in read_csv("leaderboards/published-fev.csv"):
         name = f"{row['model']} (pretrained)" if row["model"].startswith(PRETRAINED) else row["model"]
         rows.append([name, *(f"{float(row[score]):.4f}" for score in scores)])
-    own = {method: ours[method]["metrics"] for method in ("toa", "boosting") if method in ours}
-    rows += [[f"**{name}, here**", *(f"{found[score]:.4f}" for score in scores)] for name, found in own.items()]
+    methods = [method for method in ("toa", "boosting") if method in ours]
+    rows += [[f"**{name}, here**", *(f"{ours[name]['metrics'][score]:.4f}" for score in scores)] for name in methods]
     rows.sort(key=lambda cells: cells[1])
     return table(["model", "MASE", "SQL", "WQL", "WAPE"], rows, left=1)
 
@@ -75,8 +77,8 @@ def earlier_table() -> str:
     rows = []
     for config, records in sorted(leaderboard_records("earlier").items()):
         without = records["toa-without-trees"]["metrics"]["mase"]
-        own, *others = own_cells(records, "mase")
-        rows.append([config, own, f"{without:.4f}", *others])
+        score, *others = own_cells(records, "mase")
+        rows.append([config, score, f"{without:.4f}", *others])
     return table(["MASE", "toa", "toa without trees", "boosting", "best baseline"], rows, left=1)
 
 

@@ -22,8 +22,8 @@ Errors = dict[tuple[str, int], dict[str, float]]
 
 def read_sets() -> dict[str, Any]:
     """Facts of the data sets, made by `python benchmarks/wide.py sizes`."""
-    found: dict[str, Any] = json.loads(SETS.read_text(encoding="utf-8"))
-    return found
+    facts: dict[str, Any] = json.loads(SETS.read_text(encoding="utf-8"))
+    return facts
 
 
 def sets_table() -> str:

@@ -30,8 +30,8 @@ LARGE = ("ETTm1", "ETTm2", "Weather")
 
 def wins(backbone: str, sets: tuple[str, ...]) -> str:
     """Cells of sets and horizons in which TOA has a lower test error than softmax under `toa`."""
-    found = recipe_records(backbone)
-    ours, plain = found["toa",], found["softmax",]
+    records_of = recipe_records(backbone)
+    ours, plain = records_of["toa",], records_of["softmax",]
     cells = [cell for cell in ours if cell[0] in sets]
     better = sum(mean_of(ours[cell], "mse") < mean_of(plain[cell], "mse") for cell in cells)
     return f"{better} of {len(cells)}"
@@ -45,17 +45,17 @@ def better_sets() -> str:
 
 def sor_wins(backbone: str) -> str:
     """Pairs in which TOA is better with SOR than without."""
-    found = recipe_records(backbone)
-    kept = found["toa",]
-    left = found["toa", "attention.sor=false"]
+    records_of = recipe_records(backbone)
+    kept = records_of["toa",]
+    left = records_of["toa", "attention.sor=false"]
     better = sum(mean_of(kept[cell], "mse") < mean_of(runs, "mse") for cell, runs in left.items())
     return f"{better} of {len(left)}"
 
 
 def demixing_gain() -> str:
     """Gain of TOA-Gated over softmax in demixing under `toa`, in percent of the error, mean over seeds."""
-    found = demixing_tables.tuned_demixing_errors()
-    pairs = [(found["softmax"][seed], error) for seed, error in found["toa-gated-no-sor"].items()]
+    errors = demixing_tables.tuned_demixing_errors()
+    pairs = [(errors["softmax"][seed], error) for seed, error in errors["toa-gated-no-sor"].items()]
     return f"{statistics.fmean(100 * (1 - ours / plain) for plain, ours in pairs):.0f}"
 
 
@@ -67,7 +67,8 @@ def demixing_parameters() -> str:
 
 def uea_mean(name: str) -> str:
     """Mean accuracy over the sets of the leaderboard, in percent."""
-    return f"{100 * statistics.fmean(own[name] for own in classification_tables.uea_accuracies().values()):.1f}"
+    accuracies = [by_method[name] for by_method in classification_tables.uea_accuracies().values()]
+    return f"{100 * statistics.fmean(accuracies):.1f}"
 
 
 def uea_network() -> str:
@@ -93,8 +94,8 @@ def duet_value(other: str, runs: str, shown: str) -> str:
 
 def searched_gain() -> str:
     """Mean gain of TOA under DUET with the look-backs of its authors, in percent."""
-    found = forecasting_tables.searched_duet()
-    errors = (mean_errors(found[name]) for name in ("toa-softmax", "softmax"))
+    cells_of = forecasting_tables.searched_duet()
+    errors = (mean_errors(cells_of[name]) for name in ("toa-softmax", "softmax"))
     return signed(statistics.fmean(gains_by_set(*errors).values()))
 
 
@@ -129,11 +130,11 @@ def whole_counts() -> dict[str, int]:
     """Sets on which a published accuracy is a whole number of test cases, within its four digits, by variant."""
     from toa.data import CLASSIFICATION_SETS
 
-    found = dict.fromkeys(classification_tables.VARIANTS, 0)
+    counts = dict.fromkeys(classification_tables.VARIANTS, 0)
     for (dataset, _, _, variant, _), value in stored_results.published("classification").items():
         size = CLASSIFICATION_SETS[dataset].test
-        found[variant] += abs(value * size - round(value * size)) <= 0.51e-4 * size
-    return found
+        counts[variant] += abs(value * size - round(value * size)) <= 0.51e-4 * size
+    return counts
 
 
 def whole_cases() -> str:
@@ -163,7 +164,7 @@ def two_axis_step() -> str:
     """Time of a step of two-axis over one of iTransformer with the same attention and channels: least and greatest."""
     rows = {row["name"]: row["systems"] for row in read("training_step.json")["rows"]}
     ours, theirs = rows["two-axis-862"], rows["itransformer-512"]
-    ratios = sorted(own["milliseconds"] / theirs[name]["milliseconds"] for name, own in ours.items())
+    ratios = sorted(cost["milliseconds"] / theirs[name]["milliseconds"] for name, cost in ours.items())
     return f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
 
 

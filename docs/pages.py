@@ -268,8 +268,8 @@ def copies() -> dict[str, str]:
 def copied(source: str) -> str:
     """A page beside docs/ as it stands on the site."""
     text = relinked((ROOT / source).read_text(encoding="utf-8"), source, copies()[source])
-    if not text.startswith("# "):
-        text = f"# {Path(source).stem.capitalize()}\n\n{text}"
+    if source == "results/report/summary.md":
+        text = f"# The comparison with the paper on one page\n\n{text}"
     if source == "results/tables/README.md":
         text += "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
     return text

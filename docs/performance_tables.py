@@ -102,8 +102,8 @@ MEASUREMENTS: dict[str, tuple[Callable[[Record], TableRows], *tuple[str, ...]]] 
 
 def read(file: str, folder: Path = RECORDS) -> Record:
     """A record of results/performance."""
-    found: Record = json.loads((folder / file).read_text(encoding="utf-8"))
-    return found
+    record: Record = json.loads((folder / file).read_text(encoding="utf-8"))
+    return record
 
 
 def performance_table(name: str, folder: Path = RECORDS) -> str:

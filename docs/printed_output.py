@@ -81,9 +81,9 @@ def is_close(there: str, here: str) -> bool:
     numbers = [NUMBER.fullmatch(word) for word in (there, here)]
     if numbers[0] is None or numbers[1] is None or numbers[0]["rest"] != numbers[1]["rest"]:
         return there == here
-    expected, found = (Decimal(match["digits"]) for match in numbers if match)
+    expected, printed = (Decimal(match["digits"]) for match in numbers if match)
     last_digit = Decimal(1).scaleb(int(expected.as_tuple().exponent))
-    return abs(found - expected) <= max(last_digit, abs(expected) * Decimal(str(RELATIVE)))
+    return abs(printed - expected) <= max(last_digit, abs(expected) * Decimal(str(RELATIVE)))
 
 
 def main(words: list[str] | None = None) -> int:

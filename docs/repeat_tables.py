@@ -44,11 +44,11 @@ def repeated_pairs() -> list[Record]:
 def repeats() -> str:
     """Repeated runs by task, protocol and backbone."""
     rows = []
-    for key, found in sorted(grouped(repeated_pairs(), lambda p: (p["task"], p["protocol"], p["backbone"])).items()):
-        sizes = [abs(pair["change"]) for pair in found]
-        seeds = [one for pair in found for one in pair["seeds"]]
-        counts = [str(len(found)), str(len({pair["stored_commit"] for pair in found}))]
-        mean = statistics.mean(pair["change"] for pair in found)
+    for key, pairs in sorted(grouped(repeated_pairs(), lambda p: (p["task"], p["protocol"], p["backbone"])).items()):
+        sizes = [abs(pair["change"]) for pair in pairs]
+        seeds = [change for pair in pairs for change in pair["seeds"]]
+        counts = [str(len(pairs)), str(len({pair["stored_commit"] for pair in pairs}))]
+        mean = statistics.mean(pair["change"] for pair in pairs)
         shown = [f"{mean:+.2f}", f"{statistics.median(sizes):.2f}", f"{max(sizes):.2f}"]
         rows.append([*key, *counts, *shown, f"{statistics.median(seeds):.2f}" if seeds else ""])
     titles = ["task", "protocol", "backbone", "runs", "commits", "mean change", "median absolute change"]
@@ -62,14 +62,14 @@ def by_commit() -> str:
     for (losses, _), runs in itertools.groupby(
         content["runs"], lambda run: (run["train"], len(set(run["validation"])) > 1)
     ):
-        found = list(runs)
-        errors = [one for run in found for one in run["validation"]]
-        span = " to ".join(dict.fromkeys(run["commit"][:7] for run in (found[0], found[-1])))
-        shown = ", ".join(f"{one:.5f}" for one in losses)
+        alike = list(runs)
+        errors = [number for run in alike for number in run["validation"]]
+        span = " to ".join(dict.fromkeys(run["commit"][:7] for run in (alike[0], alike[-1])))
+        shown = ", ".join(f"{number:.5f}" for number in losses)
         bounds = dict.fromkeys(f"{limit(errors):.5f}" for limit in (min, max))
         rows.append([span, str(len(errors)), shown, " to ".join(bounds)])
-    made = table(["commits", "runs", "training loss of two epochs", "validation error"], rows)
-    return f"{made}\n\n{content['device']}, PyTorch {content['torch']}: `{content['command']}`"
+    rows_of_commits = table(["commits", "runs", "training loss of two epochs", "validation error"], rows)
+    return f"{rows_of_commits}\n\n{content['device']}, PyTorch {content['torch']}: `{content['command']}`"
 
 
 def duet_gains() -> str:
@@ -108,14 +108,16 @@ def duet_errors(sides: Sequence[str]) -> dict[str, dict[tuple[str, str], float]]
 
     "equal dropout" is softmax with the dropout of TOA. On large sets the protocol gives both the same.
     """
-    found: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+    errors_of: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for pair in repeated_pairs():
         if (pair["protocol"], pair["backbone"]) == ("toa", "duet"):
             options = dict(pairwise(shlex.split(pair["command"])))
             changed = {"model.dropout=0.3": "equal dropout", "attention.sor=false": "without SOR", "": ""}
             variant = changed[options.get("--set", "")] or options["--attention"]
-            found[variant][options["--dataset"], options["--horizon"]] += [pair[side] for side in sides]
-    means = {name: {cell: statistics.fmean(errors) for cell, errors in one.items()} for name, one in found.items()}
+            errors_of[variant][options["--dataset"], options["--horizon"]] += [pair[side] for side in sides]
+    means = {
+        name: {cell: statistics.fmean(errors) for cell, errors in cells.items()} for name, cells in errors_of.items()
+    }
     return means | {"equal dropout": means["softmax"] | means["equal dropout"]}
 
 

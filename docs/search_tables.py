@@ -22,10 +22,10 @@ def searched(plan: str) -> tuple[Plan, Trials]:
 
 def search_choice(name: str) -> str:
     """The chosen trial per backbone, size and family, with its mean over the datasets of that size."""
-    plan, found = searched(name)
+    plan, trials = searched(name)
     rows = []
     for backbone in plan.backbones():
-        for (family, size), result in choose(plan, found, backbone).items():
+        for (family, size), result in choose(plan, trials, backbone).items():
             rows.append([NAMES[backbone], size, family, f"`{result.trial}`", f"{result.means[size]:.4f}"])
     titles = ["backbone", "datasets", "family", "chosen trial", "validation"]
     return table(titles, rows, left=4) if rows else NOT_RUN
@@ -33,13 +33,13 @@ def search_choice(name: str) -> str:
 
 def search_trials(name: str, datasets: list[str] | None = None, backbones: Sequence[str] = ()) -> str:
     """Every trial that ran on all sets of the plan, or on the named ones; the best first."""
-    plan, found = searched(name)
+    plan, trials = searched(name)
     plan = replace(plan, datasets=datasets or plan.datasets)
     parts = []
     for backbone in backbones or plan.backbones():
         for family in plan.families(backbone):
             rows = []
-            for result in rank_trials(plan, found, backbone, family):
+            for result in rank_trials(plan, trials, backbone, family):
                 sizes = [size for size in plan.sizes if size in result.means]
                 means = [f"{result.means[size]:.4f}" for size in sizes]
                 shown = {name: f"{100 * value:.1f}" for name, value in result.without_operators.items()}
@@ -54,14 +54,14 @@ def search_trials(name: str, datasets: list[str] | None = None, backbones: Seque
 
 def search_confirmed(name: str) -> str:
     """Per backbone and size the trials of the last stage, the best first: the mean that chooses, and its new cells."""
-    plan, found = searched(name)
+    plan, trials = searched(name)
     parts = []
     for backbone, size in itertools.product(plan.backbones(), plan.sizes):
-        cells = [(data, *cell) for data in sized_datasets(plan, found, size) for cell in plan.confirmed[1:]]
+        cells = [(data, *cell) for data in sized_datasets(plan, trials, size) for cell in plan.confirmed[1:]]
         rows = []
         for family in plan.families(backbone):
-            for result in rank_trials(plan, found, backbone, family, size, confirmed=True):
-                pairs = [[found[backbone, one, *cell] for one in (result.trial, "softmax")] for cell in cells]
+            for result in rank_trials(plan, trials, backbone, family, size, confirmed=True):
+                pairs = [[trials[backbone, trial, *cell] for trial in (result.trial, "softmax")] for cell in cells]
                 ratios = [plan.compared(*(row["validation"] for row in pair)) for pair in pairs]
                 rows.append([family, f"`{result.trial}`", *(f"{value:.4f}" for value in (result.means[size], *ratios))])
         if rows:

@@ -5,7 +5,7 @@ import functools
 import json
 import shlex
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -59,10 +59,32 @@ def variant_of(record: Record) -> str:
 
 def grouped(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any, list[Record]]:
     """Records by key, in the order of their first appearance."""
-    found: dict[Any, list[Record]] = {}
+    groups: dict[Any, list[Record]] = {}
     for record in records:
-        found.setdefault(key(record), []).append(record)
-    return found
+        groups.setdefault(key(record), []).append(record)
+    return groups
+
+
+def pivot(
+    records: Iterable[Record],
+    *,
+    row: Callable[[Record], tuple[str, ...]],
+    column: Callable[[Record], Any],
+    columns: Sequence[Any],
+    cell: Callable[[list[Record]], str],
+) -> list[list[str]]:
+    """The rows of a table: the titles of a row, then one cell per column; "-" where there is no record."""
+    rows = []
+    for titles, records_of_row in grouped(records, row).items():
+        by_column = grouped(records_of_row, column)
+        rows.append([*titles, *(cell(by_column[name]) if name in by_column else "-" for name in columns)])
+    return rows
+
+
+def dataset_of(record: Record) -> str:
+    """The data set of a run."""
+    name: str = record["config"]["dataset"]
+    return name
 
 
 def changes_of(record: Record) -> tuple[str, ...]:
@@ -84,12 +106,12 @@ def gains_by_set(ours: Mapping[Any, float], plain: Mapping[Any, float]) -> dict[
     """Gain by set from errors by dataset and horizon: percent of the geometric mean over horizons, as in the report."""
     from toa.report.gains import mean_over_horizons, percent_gain
 
-    found = {}
+    gains = {}
     for dataset in dict.fromkeys(dataset for dataset, _ in plain):
         rows = [(ours[cell], error) for cell, error in plain.items() if cell[0] == dataset]
         new, old = mean_over_horizons(rows, "mse")
-        found[dataset] = float(percent_gain(new, old, "mse"))
-    return found
+        gains[dataset] = float(percent_gain(new, old, "mse"))
+    return gains
 
 
 def cell_of(record: Record) -> tuple[str, int]:
@@ -108,12 +130,12 @@ def recipe_records(backbone: str) -> dict[Any, dict[Any, list[Record]]]:
 
     files = [RESULTS / "forecasting" / f"{name}.jsonl" for name in ("toa", "two-axis", "horizon-96", "horizons")]
     runs = [run for run in read_evidence(files).runs if run.record["config"]["backbone"] == backbone]
-    found = [
+    records = [
         run.record
         for run in runs
         if run.record["config"]["protocol"] == "toa" or run.setting == protocol_setting(run, "toa")
     ]
-    lines = grouped(found, lambda record: (record["config"]["attention"]["name"].split("-")[0], *changes_of(record)))
+    lines = grouped(records, lambda record: (record["config"]["attention"]["name"].split("-")[0], *changes_of(record)))
     return {line: grouped(records, cell_of) for line, records in lines.items()}
 
 
@@ -121,6 +143,6 @@ def set_means(cells: dict[Any, list[Record]], metric: str = "mse") -> list[str]:
     """Mean over the four horizons of each set; empty where one was not run."""
     wanted = {dataset: [cells.get((dataset, h)) for h in (96, 192, 336, 720)] for dataset in RECIPE_SETS}
     return [
-        f"{statistics.fmean(mean_of(found, metric) for found in runs if found):.3f}" if all(runs) else ""
+        f"{statistics.fmean(mean_of(cell, metric) for cell in runs if cell):.3f}" if all(runs) else ""
         for runs in wanted.values()
     ]

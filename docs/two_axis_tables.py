@@ -38,14 +38,14 @@ def two_axis_table(*settings: str) -> str:
         if row["setting"] == wanted
     ]
     for backbone in ("two-axis",) if settings else NAMES:
-        found = recipe_records(backbone)
+        records_of = recipe_records(backbone)
         for family, title in {"softmax": "softmax", "toa": "TOA"}.items():
-            rows.append([f"{NAMES[backbone]}, {title}", *set_means(found[family, *settings])])
+            rows.append([f"{NAMES[backbone]}, {title}", *set_means(records_of[family, *settings])])
     if not settings:
         for attention, title in TITLES.items():
             rows.append([f"DUET, searched look-back, {title}", *set_means(searched_duet()[attention])])
         choices = choose(*searched("search-two-axis"), "two-axis")
-        chosen = [tuple(one.trial.split()[1:]) for (family, _), one in choices.items() if family == "none"]
+        chosen = [tuple(choice.trial.split()[1:]) for (family, _), choice in choices.items() if family == "none"]
         runs = [record for record in stored_records("forecasting/two-axis.jsonl") if changes_of(record) in chosen]
         rows.append(["two-axis, channels not mixed", *set_means(grouped(runs, cell_of))])
     return table(["test MSE", *RECIPE_SETS], rows)
@@ -53,16 +53,16 @@ def two_axis_table(*settings: str) -> str:
 
 def two_axis_ablations() -> str:
     """What a change costs the chosen two-axis with TOA at horizon 96: validation MSE / test MSE, one seed."""
-    found = recipe_records("two-axis")
-    base = found["toa",]
+    records_of = recipe_records("two-axis")
+    base = records_of["toa",]
 
     def cell(change: str, dataset: str) -> str:
-        (changed,) = found["toa", change][dataset, 96]
+        (changed,) = records_of["toa", change][dataset, 96]
         (kept,) = (record for record in base[dataset, 96] if record["seed"] == changed["seed"])
-        shown = [changed["metrics"][one] / kept["metrics"][one] - 1 for one in ("val_mse", "mse")]
-        return " / ".join(f"{100 * one:+.1f} %" for one in shown)
+        rises = [changed["metrics"][metric] / kept["metrics"][metric] - 1 for metric in ("val_mse", "mse")]
+        return " / ".join(f"{100 * rise:+.1f} %" for rise in rises)
 
-    changes = [line[1] for line, cells in found.items() if line[0] == "toa" and len(line) == 2]
+    changes = [line[1] for line, cells in records_of.items() if line[0] == "toa" and len(line) == 2]
     rows = [[f"`{change}`", *(cell(change, dataset) for dataset in RECIPE_SETS)] for change in changes]
     return table(["change", *RECIPE_SETS], rows)
 
@@ -71,9 +71,9 @@ def two_axis_accuracies() -> str:
     """Test accuracy of two-axis by set in percent, beside PatchTST and its own small model, and the means."""
     files = {"PatchTST": "toa", "two-axis": "two-axis", "small": "two-axis-small"}
     cells = {
-        (title, *key): found
+        (title, *key): runs
         for title, file in files.items()
-        for key, found in grouped(
+        for key, runs in grouped(
             stored_records(f"classification/{file}.jsonl"), lambda r: (variant_of(r), r["config"]["dataset"])
         ).items()
     }
@@ -81,8 +81,8 @@ def two_axis_accuracies() -> str:
     ours = {name: [mean_of(cells[*system, name], "accuracy") for system in systems] for *_, name in cells}
     named = {row["dataset"] for row in read_csv("classification/published.csv")}
     groups = {name: [name] for name in sorted(ours)} | {"mean": list(ours)}
-    known = [name for name in ours if name in named]
-    groups[f"mean of the {len(known)} with published figures"] = known
+    with_published = [name for name in ours if name in named]
+    groups[f"mean of the {len(with_published)} with published figures"] = with_published
     rows = []
     for title, sets in groups.items():
         means = [100 * statistics.fmean(column) for column in zip(*(ours[name] for name in sets), strict=True)]
@@ -96,16 +96,18 @@ def two_axis_detection() -> str:
     """VUS-PR by the rules of `toa run`: two-axis, the other backbones and the methods without a network."""
     runs = stored_records("anomaly/two-axis.jsonl") + stored_records("anomaly/toa-paper.jsonl")
     scores: dict[str, dict[str, float]] = {}
-    for key, found in grouped(runs, lambda r: (r["config"]["backbone"], variant_of(r), r["config"]["dataset"])).items():
+    for key, runs_of_cell in grouped(
+        runs, lambda r: (r["config"]["backbone"], variant_of(r), r["config"]["dataset"])
+    ).items():
         if key[1] in TITLES:
-            own = scores.setdefault(f"{NAMES.get(key[0], 'Transformer')}, {TITLES[key[1]]}", {})
-            own[key[2]] = mean_of(found, "strict/vus_pr")
+            by_dataset = scores.setdefault(f"{NAMES.get(key[0], 'Transformer')}, {TITLES[key[1]]}", {})
+            by_dataset[key[2]] = mean_of(runs_of_cell, "strict/vus_pr")
     for record in stored_records("anomaly/detectors.jsonl"):
         if record["method"] != "toa-network":
             scores.setdefault(record["method"], {})[record["dataset"]] = record["run_vus_pr"]
     rows = []
-    for method, own in scores.items():
-        values = [own[name] for name in DETECTION_SETS]
+    for method, by_dataset in scores.items():
+        values = [by_dataset[name] for name in DETECTION_SETS]
         rows.append([method, *(f"{value:.3f}" for value in (*values, statistics.fmean(values)))])
     return table(["VUS-PR", *DETECTION_SETS, "mean"], rows)
 

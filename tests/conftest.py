@@ -88,7 +88,13 @@ FEW_FOREST_TREES = 30
 # effort of tests that need no network and no trees
 LEAST: dict[str, Any] = {"tree_windows": 0, "network_windows": 0, "networks": 0, "candidates": 0}
 # tests of no estimator, of the forest itself, and of the weight of trees
-WHOLE = (*CHECKING, "tests/paper/theory/", "tests/estimators/test_scorers.py", "tests/benchmarks/test_leaderboards.py")
+WHOLE = (
+    *CHECKING,
+    "tests/paper/theory/",
+    "tests/test_page_tables.py",
+    "tests/estimators/test_scorers.py",
+    "tests/benchmarks/test_leaderboards.py",
+)
 _patch = pytest.MonkeyPatch()
 _reduced = False
 

@@ -241,3 +241,8 @@ _measure_sets(
 _measure_sets(
     "anomaly", "tsb_ad", "VUS-PR of the detector, of its network alone and of baselines, by the rules of TSB-AD."
 )
+_measure_sets(
+    "tables",
+    "user_tables",
+    "Errors and intervals of the forecaster on tables as users have them, beside simple methods.",
+)

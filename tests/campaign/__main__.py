@@ -20,10 +20,14 @@ from tests.campaign import disk, hostile, load, mends
 from tests.campaign.fuzz import Outcome, fuzz
 from tests.campaign.kills import WORKS, kill, kill_sweeps
 from tests.campaign.loaders import LOADERS
+from tests.ops import oracle
 from tests.support import ROOT
 from toa._console import make_console
 from toa._files import parse_json, seal, unseal, write_atomically
 from toa.experiments.records import provenance
+
+# random calls of operator attention that are compared with its formula
+ORACLE_CASES = 5_000
 
 
 class Attempt(Protocol):
@@ -91,6 +95,7 @@ def parts(files: int, kills: int, faults: int) -> Iterator[tuple[str, int, int, 
     for name, (attempt, count) in load.PARTS.items():
         # a case of memory is a program of minutes
         yield f"load {name}", count, 1 if name == "memory" else count, attempt
+    yield "oracle of operator attention", ORACLE_CASES, 500, oracle.try_cases
     yield "mends taken out", len(mends.MENDS), 5, mends.take_out
 
 

@@ -1,6 +1,10 @@
 """`toa forecast` on tables as users have them, from the file to the dates of the forecast."""
 
+import errno
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -9,6 +13,7 @@ from typer.testing import CliRunner
 
 from tests.report.cases import read_page
 from toa.cli import app
+from toa.estimators import Forecaster
 
 # the command prints warnings itself
 pytestmark = pytest.mark.filterwarnings("always::UserWarning")
@@ -283,3 +288,41 @@ def test_every_command_reads_a_sheet_and_the_decimal_mark_that_is_asked_for(tmp_
         for more in ((path, "--decimal", ","), (book, "--sheet", "second")):
             result = CliRunner().invoke(app, [*map(str, line), *map(str, more)], env={"COLUMNS": "300", "TERM": "dumb"})
             assert result.exit_code == 0, result.output
+
+
+def test_a_model_that_does_not_fit_on_the_disk_does_not_cost_the_forecast(tmp_path, monkeypatch) -> None:
+    path, saved = tmp_path / "sales.csv", tmp_path / "m.toa"
+    table(MONTHS).to_csv(path, index=False)
+
+    def save(self, where):
+        raise OSError(errno.ENOSPC, "No space left on device; the file was not written", str(where))
+
+    monkeypatch.setattr(Forecaster, "save", save)
+    code, text = call(path, "--save", saved)
+    assert code == 2
+    assert text.endswith(f"error: [Errno 28] No space left on device; the file was not written: '{saved}' ")
+    assert len(pd.read_csv(tmp_path / "next.csv")) == 3
+    assert "model:" not in text
+
+
+def test_a_pipe_is_named_as_one(tmp_path) -> None:
+    path = tmp_path / "pipe.csv"
+    os.mkfifo(path)
+    code, text = call(path)
+    assert code == 2
+    assert "pipe.csv must be a file to read, got a device or a pipe; copy its content to a file." in text
+
+
+def test_an_interrupt_while_modules_are_imported_is_one_line() -> None:
+    code = """
+import sys
+class Interrupt:
+    def find_spec(self, name, *rest):
+        if name == "toa.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from toa.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "stopped.\n")

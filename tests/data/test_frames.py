@@ -1,3 +1,4 @@
+import decimal
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -318,3 +319,16 @@ def test_a_column_that_stands_twice_is_named(data):
 def test_one_column_outside_of_a_frame_has_a_remedy(data, remedy):
     with pytest.raises(ValueError, match=message("data must be a pandas, polars or arrow frame", remedy)):
         read_panel(data)
+
+
+def test_decimals_are_numbers() -> None:
+    cells = [decimal.Decimal("1.5"), None, decimal.Decimal(2)]
+    panel = read_panel(pd.DataFrame({"y": cells, "z": [0.0, 1.0, 2.0]}), missing="zero")
+    np.testing.assert_array_equal(panel.values[0][:, 0], [1.5, 0.0, 2.0])
+
+
+def test_numbers_as_text_are_named() -> None:
+    frame = pd.DataFrame({"y": ["1", "2", "3"], "z": [0.0, 1.0, 2.0]})
+    with pytest.raises(ValueError, match=message("numbers as text in column 'y'", "convert it to numbers")) as caught:
+        read_panel(frame)
+    assert "such cells" not in str(caught.value)

@@ -245,10 +245,19 @@ def test_a_loaded_choice_asks_for_all_rows_that_it_reads(fitted, tmp_path) -> No
         Forecaster.load(tmp_path / "m.toa").predict()
 
 
-def test_an_interval_that_cannot_be_calibrated_warns_and_is_left_out() -> None:
-    with pytest.warns(UserWarning, match="no interval of 0.99"):
+def test_an_interval_that_cannot_be_calibrated_comes_from_differences_and_warns() -> None:
+    with pytest.warns(UserWarning, match="interval of 0.99 comes from differences of the rows"):
         model = auto(interval=0.99, epochs=1).fit(wide(60))
-    assert "load_lower" not in model.predict().columns
+    found = model.predict()
+    assert (found["load_lower"] < found["load"]).all()
+    assert (found["load"] < found["load_upper"]).all()
+
+
+def test_an_interval_without_differences_warns_and_is_left_out() -> None:
+    with pytest.warns(UserWarning, match="no interval of 0.8"):
+        model = auto(interval=0.8).fit(wide(2))
+    with pytest.warns(UserWarning, match="no interval of 0.8"):
+        assert "load_lower" not in model.predict().columns
 
 
 @pytest.mark.slow

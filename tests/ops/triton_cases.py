@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.ops.oracle import compare, draw_case
 from tests.ops.rounding import share_past_zero, unit_of_rounding
 from tests.ops.test_row_norms import problem_of, worst_error
 from tests.support import BLOCKED, FUSED, Problem, assert_registered, make_problem, message, poison_buffers
@@ -161,6 +162,14 @@ def test_gradients_of_queries_that_see_one_key_are_those_of_their_scores(options
             # an l2 norm multiplies rounding by up to a thousand
             allowed = 1e-3 * max(1.0, exact[name].abs().max().item())
             assert (got.double() - exact[name]).abs().max() <= allowed, name
+
+
+@pytest.mark.skipif(ON_GPU, reason="the oracle draws its cases on the CPU")
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(25, 200, 25))])
+def test_kernels_compute_the_formula(first) -> None:
+    cases = [case for case in map(draw_case, range(first, first + 25)) if "pair_mask" not in case.options]
+    assert len(cases) > 10
+    assert [compare("triton", case, torch.float32) for case in cases] == [None] * len(cases)
 
 
 @pytest.mark.parametrize("activation", ["relu", "gated"])

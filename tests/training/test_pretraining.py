@@ -49,6 +49,13 @@ def test_resumed_run_equals_an_uninterrupted_one_bit_by_bit(whole, tmp_path, sto
     ).read_bytes()
 
 
+def test_a_checkpoint_holds_the_mean_once_it_has_begun(tmp_path) -> None:
+    train_piece(tiny_run(), tmp_path, most_steps=5)
+    assert set(load_parts(tmp_path)[0]) == {"weights", "first", "second"}
+    train_piece(tiny_run(), tmp_path, most_steps=1)
+    assert set(load_parts(tmp_path)[0]) == {"weights", "first", "second", "mean"}
+
+
 def test_seconds_end_a_piece_at_an_entry_of_the_curve(tmp_path) -> None:
     run = tiny_run()
     assert not train_piece(run, tmp_path, seconds=0.0)

@@ -113,6 +113,7 @@ def classify(
         how: Any = {"y": tested_labels, "title": f"{name}: classes"}
         terminal.write_results(options, {"out": table}, lambda: (figure, ""), classifier, tested, **how)
     elif save is not None:
+        terminal.raise_save_error(options)
         console.print(f"model:   {save}", soft_wrap=True)
 
 

@@ -209,7 +209,7 @@ def _print_test(
     return tested
 
 
-def _forecast_folder(options: "Mapping[str, Any]") -> None:
+def _forecast_folder(options: dict[str, Any]) -> None:
     """Fit to a sample of the series of a folder, or load a model, and forecast all series file by file."""
     import tempfile
 
@@ -240,6 +240,7 @@ def _forecast_folder(options: "Mapping[str, Any]") -> None:
         if model is None:
             sample = sample_series(data, options["id"])
             forecaster = terminal.fitted(Forecaster, options, sample)
+            terminal.raise_save_error(options)
             if save is None:
                 forecaster.save(file)
             console.print(f"trained on {len(forecaster.ids_)} series, the first of each file.", soft_wrap=True)

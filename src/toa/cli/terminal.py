@@ -6,7 +6,7 @@ import shlex
 import sys
 import tomllib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from importlib import import_module
@@ -38,6 +38,8 @@ OPTION_NAMES = {"X": "data", "model": "method", "test_size": "test"}
 SETTINGS = ("allow_constant", "fill", "missing_values", "split")
 # names that a help text may use in braces, each with the registry or the function that lists the choices
 CHOICES: dict[str, str] = {}
+# among the options of a command, the error of a model that could not be saved
+SAVE_ERROR = "save error"
 
 
 def add_help(file: Traversable) -> None:
@@ -198,6 +200,8 @@ def check_files(*paths: Path | None) -> None:
     for path in paths:
         if path is not None and path.is_dir():
             raise IsADirectoryError(f"{path} must be a file to read, got a folder; name a file in it.")
+        if path is not None and path.exists() and not path.is_file():
+            raise ArgumentError(path, "be a file to read", "a device or a pipe", "copy its content to a file")
         if path is not None and not path.is_file():
             raise FileNotFoundError(f"No such file: {path}.")
 
@@ -299,7 +303,7 @@ def read_cases_file(path: Path, options: Mapping[str, Any] | None = None) -> tup
 
 def fitted(
     kind: type[T],
-    options: Mapping[str, Any],
+    options: MutableMapping[str, Any],
     data: Any,
     labels: Any = None,
     *,
@@ -310,6 +314,7 @@ def fitted(
 
     Args:
         options: Options of the command. Those that are arguments of the constructor are used; unset ones are defaults.
+            If the estimator cannot be saved, the error is added; `raise_save_error` raises it after the results.
         test: Share of the rows that a forecaster leaves out for `backtest`.
         check: Called with the estimator before it is fitted.
 
@@ -350,9 +355,20 @@ def fitted(
             estimator.save(save)
             raise KeyboardInterrupt(f"{stopped}; the best model so far is in {save}") from None
     if save is not None:
-        # first, because later steps of the command may fail
-        estimator.save(save)
+        try:
+            # first, because later steps of the command may fail
+            estimator.save(save)
+        except OSError as error:
+            # a full disk may have space for the results, which are smaller
+            options[SAVE_ERROR] = error
     return estimator
+
+
+def raise_save_error(options: Mapping[str, Any]) -> None:
+    """Raise the error of a model that `fitted` could not save, after the results are written."""
+    error = options.get(SAVE_ERROR)
+    if error is not None:
+        raise error
 
 
 def without_extra_columns(frame: "pd.DataFrame", estimator: Any, *used: str | None) -> "pd.DataFrame":
@@ -404,5 +420,6 @@ def write_results(
         command = shlex.join(["toa", *sys.argv[1:]])
         estimator.page(options["page"], data, command=command, left_out=left_out, **page)
         console.print(f"page:    {options['page']}", soft_wrap=True)
+    raise_save_error(options)
     if options["save"] is not None:
         console.print(f"model:   {options['save']}", soft_wrap=True)

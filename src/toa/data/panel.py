@@ -10,6 +10,7 @@ Alphabet: S series, T rows, C columns.
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -164,9 +165,8 @@ class Panel:
             steps = np.arange(0 if rows is None else end - rows, end).clip(0)
             values = self.values[index][np.ix_(steps, chosen)]
             for column, last in self.open_gaps(index, end).items():
-                values[steps > last] = np.where(
-                    chosen == places[column], self.values[index][last, places[column]], values[steps > last]
-                )
+                place = places[column]
+                values[np.ix_(steps > last, chosen == place)] = self.values[index][last, place]
             windows.append(values)
         return windows
 
@@ -495,6 +495,13 @@ def to_numbers(
                 frame = frame.assign(**{column: cells.astype(object).where(cells.notna(), np.nan).astype(np.float64)})
                 continue
             bad = cells.notna() & ~cells.map(is_number)
+            if not bad.any():
+                raise ArgumentError(
+                    name,
+                    "have only numeric columns",
+                    f"numbers as text in column {shorten(str(column))}",
+                    *remedies,
+                )
             row = int(bad.to_numpy().argmax())
             if 2 * (count := int(bad.sum())) < int(cells.notna().sum()):
                 remedies = (f"correct it ({count} such cells)", "leave it empty for a missing value", *remedies)
@@ -520,7 +527,7 @@ def to_numbers(
 
 def _is_float(cell: object) -> bool:
     """Whether a cell is a number or a flag, not text of one."""
-    return isinstance(cell, int | float) and is_number(cell)
+    return isinstance(cell, int | float | Decimal) and is_number(cell)
 
 
 def is_number(cell: object) -> bool:

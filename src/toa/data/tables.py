@@ -248,6 +248,8 @@ def _read_columns(path: Path, *, index_column: bool) -> pd.DataFrame:
     kind = ending_of(path)
     if kind not in _ARRAY_SUFFIXES:
         raise ArgumentError(path, f"end in {', '.join(_ARRAY_SUFFIXES)}, or these with .gz", repr(path.name))
+    if path.exists() and not path.is_file():
+        raise ArgumentError(path, "be a file", "a folder, a device or a pipe", "copy its content to a file")
     if not path.is_file():
         raise FileNotFoundError(f"No such file: {path}.")
     if kind == ".npy":

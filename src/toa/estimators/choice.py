@@ -42,6 +42,9 @@ _EXACT_SEASONS = 3
 _REGRESSION = "seasonal naive + covariates"
 # without origins to validate at
 _ONLY_METHOD = "seasonal naive"
+# windows that do not overlap, below which errors at the origins are chance and the methods below share the weight
+_TOO_FEW_WINDOWS = 1.5
+_SHORT_METHODS = ("seasonal naive", "theta", "optimised theta")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +109,9 @@ def fit_ensemble(
     forecasts = {name: method.forecasts for name, method in validated.items()}
     scale = series_scale(series, season)
     weights, errors = weigh_at(origins, series, forecasts, scale)
+    simple = [name for name in _SHORT_METHODS if name in forecasts]
+    if origins.independent < _TOO_FEW_WINDOWS and simple:
+        weights = {name: 1.0 / len(simple) for name in simple}
     fitted: dict[str, FittedMethod] = {}
     for name in weights:
         method = validated[name].fitted

@@ -169,8 +169,9 @@ class FittedForecaster:
         inputs = self.inputs.with_series([panel.ids[index] for index in new], scaler)
         choice = self.choice
         if choice is not None:
-            scale = series_scale(panel.histories(self.columns, places), self.season).reshape(len(new), -1)
-            choice = choice.add_series(scale, inputs.scaler["mean"].abs().numpy())
+            histories = panel.histories(self.columns, places)
+            scale = series_scale(histories, self.season).reshape(len(new), -1)
+            choice = choice.add_series(scale, inputs.scaler["mean"].abs().numpy(), histories)
         network = None if self.network is None else replace(self.network, inputs=inputs)
         wider: FittedForecaster = replace(self, inputs=inputs, network=network, choice=choice)
         return wider

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from toa._checks import ArgumentError, ArgumentWarning, check_shape, check_shares
@@ -21,6 +21,7 @@ from toa.data.panel import Panel
 from toa.estimators.architecture import NETWORK
 from toa.estimators.baselines import REGRESSIONS, align_histories, seasonal_naive
 from toa.estimators.choice import Ensemble
+from toa.estimators.error_scale import KINDS, ErrorScale
 from toa.estimators.families import FAMILIES
 from toa.estimators.files import tensors_under
 from toa.estimators.methods import FittedMethod
@@ -35,7 +36,17 @@ _CUT_WINDOWS = 120
 # numbers of rows to cut these windows to
 _CUTS = 5
 # arrays of a choice in a file
-_ARRAYS = ("scale", "width", "offsets", "counts")
+_ARRAYS = ("width", "offsets", "counts")
+# series and columns from which on standard errors decide whether a kind of scale is better than another
+_FEW_SERIES = 5
+# difference of two scores that is no chance, in standard errors
+_STANDARD_ERRORS = 2.0
+# the same with fewer series, as a share of the other score
+_CLEARLY_LOWER = 0.97
+# differences of the rows from which an interval without errors of forecasts is made
+_LEAST_DIFFERENCES = 2
+# probability by which kinds of scales are compared if no interval is asked for
+_USUAL_LEVEL = 0.8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,17 +54,23 @@ class Choice:
     """Weights of the methods, and what intervals and quantiles need.
 
     Attributes:
-        scale: Seasonal error of each series and column (S, C), at least a small number.
+        errors: Scale of the errors of each forecast: the seasonal error of the series and column, at least a small
+            number, times a factor by the rows before the forecast.
         width: Half of the interval (P, C), in scales; None for no interval.
         offsets: Quantiles minus forecast (P, Q, C), in scales; None without quantiles.
         counts: Columns that hold counts, 0, 1, 2, …: their forecasts are at least 0.
     """
 
     ensemble: Ensemble
-    scale: Float64[np.ndarray, "s c"]
+    errors: ErrorScale
     width: Float64[np.ndarray, "p c"] | None
     offsets: Float64[np.ndarray, "p q c"] | None
     counts: Bool[np.ndarray, " c"]
+
+    @property
+    def scale(self) -> Float64[np.ndarray, "s c"]:
+        """Seasonal error of each series and column (S, C), at least a small number."""
+        return self.errors.scale
 
     def combine(
         self,
@@ -67,7 +84,7 @@ class Choice:
         """
         rows = self.ensemble.predict(histories, others)
         point = rows.reshape(len(owners), len(self.counts), -1).swapaxes(1, 2)
-        scale = self.scale[owners.numpy()][:, None]  # (W, 1, C)
+        scale = self.errors.at(histories, owners.numpy())[:, None]  # (W, 1, C)
         parts: dict[str, np.ndarray] = {"forecast": point}
         if self.offsets is not None:
             parts["quantiles"] = point[:, :, None] + self.offsets * scale[:, :, None]
@@ -76,23 +93,29 @@ class Choice:
         floor = np.where(self.counts, 0.0, -np.inf)
         return {name: torch.from_numpy(np.maximum(part, floor)) for name, part in parts.items()}
 
-    def add_series(self, scale: Float64[np.ndarray, "s c"], level: Float64[np.ndarray, "all c"]) -> "Choice":
+    def add_series(
+        self,
+        scale: Float64[np.ndarray, "s c"],
+        level: Float64[np.ndarray, "all c"],
+        histories: Sequence[Float64[np.ndarray, " _"]],
+    ) -> "Choice":
         """The choice with further series, of these seasonal errors; `level` is the size of the mean of all series."""
         fitted, new = np.split(level, [len(self.scale)])
         scale = np.where(np.isnan(scale), new * _usual_share(self.scale, fitted), scale)
-        wider: Choice = replace(self, scale=np.concatenate([self.scale, np.maximum(scale, self.scale.min())]))
+        errors = self.errors.add_series(np.maximum(scale, self.scale.min()), histories)
+        wider: Choice = replace(self, errors=errors)
         return wider
 
     def check(
         self, series: int, columns: int, horizon: int, levels: int, season: int, panel_methods: Iterable[str] = ()
     ) -> None:
         """Raise ValueError if a loaded choice has other sizes than its forecaster, or weights that are no shares."""
-        shapes = {"scale": (series, columns), "counts": (columns,), "width": (horizon, columns)}
-        shapes["offsets"] = (horizon, levels, columns)
-        for name, shape in shapes.items():
-            part = getattr(self, name)
-            if part is not None:
-                check_shape(f"choice.{name}", part, str(shape), shape)
+        arrays: dict[str, Any] = {"scale": self.scale, "reference": self.errors.reference, "counts": self.counts}
+        arrays |= {name: part for name in ("width", "offsets") if (part := getattr(self, name)) is not None}
+        shapes = {"scale": (series, columns), "reference": (series, columns), "counts": (columns,)}
+        shapes |= {"width": (horizon, columns), "offsets": (horizon, levels, columns)}
+        for name, part in arrays.items():
+            check_shape(f"choice.{name}", part, str(shapes[name]), shapes[name])
         check_shares(self.ensemble.weights)
         got = self.ensemble.horizon, self.ensemble.season
         if got != (horizon, season):
@@ -105,8 +128,9 @@ class Choice:
         """Tensors and JSON values to save."""
         ensemble = self.ensemble
         facts: dict[str, Any] = {name: getattr(ensemble, name) for name in ("season", "horizon", "measure", "seasonal")}
-        facts |= {"weights": dict(ensemble.weights), "errors": dict(ensemble.errors)}
+        facts |= {"weights": dict(ensemble.weights), "errors": dict(ensemble.errors), "error_scale": self.errors.kind}
         arrays = {name: getattr(self, name) for name in _ARRAYS}
+        arrays |= {"scale": self.scale, "reference": self.errors.reference}
         tensors = {
             name: torch.from_numpy(np.ascontiguousarray(part)) for name, part in arrays.items() if part is not None
         }
@@ -120,12 +144,19 @@ class Choice:
     def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Choice":
         """From the result of `state`."""
         arrays: dict[str, Any] = {name: tensors[name].cpu().numpy() if name in tensors else None for name in _ARRAYS}
-        rest = {name: value for name, value in facts.items() if name not in FAMILIES}
+        # older files hold no kind and no reference
+        kind = facts.get("error_scale", KINDS[0])
+        scale = tensors["scale"].cpu().numpy()
+        reference = tensors["reference"].cpu().numpy() if "reference" in tensors else scale
+        errors = ErrorScale(
+            kind=kind, scale=scale, reference=reference, season=facts["season"], horizon=facts["horizon"]
+        )
+        rest = {name: value for name, value in facts.items() if name not in FAMILIES and name != "error_scale"}
         fitted: dict[str, FittedMethod] = {}
         for key, family in FAMILIES.items():
             if key in facts:
                 fitted |= family.load(tensors_under(tensors, f"{key}."), facts[key], facts["season"], facts["horizon"])
-        return cls(ensemble=Ensemble(**rest, fitted=fitted), **arrays)
+        return cls(ensemble=Ensemble(**rest, fitted=fitted), errors=errors, **arrays)
 
 
 def calibrate(
@@ -149,25 +180,165 @@ def calibrate(
     scale = np.where(np.isnan(scale), level * _usual_share(scale, level), scale)
     least = scale[scale > 0].min() if (scale > 0).any() else 1.0
     scale = np.maximum(scale, least).reshape(-1, len(columns))
+    errors = ErrorScale.of_fit("series", scale, series, season=ensemble.season, horizon=origins.horizon)
     width = offsets = error = None
     if forecasts is not None:
-        missed = (origins.actual(series) - forecasts) / scale.ravel()[origins.series][:, None]
-        usual = _usual_share(scale.ravel(), level), float(np.nanmean(np.abs(missed)))
-        scale *= _short_growth(ensemble, series, origins, *usual).reshape(scale.shape)
-        error = _fill(missed.reshape(-1, len(columns), origins.horizon)).swapaxes(1, 2)  # (W, P, C)
+        missed = origins.actual(series) - forecasts
+        in_scales = np.abs(missed) / scale.ravel()[origins.series][:, None]
+        usual = _usual_share(scale.ravel(), level), float(np.nanmean(in_scales))
+        growth = _short_growth(ensemble, series, origins, *usual).reshape(scale.shape)
+        errors, error = _choose_errors(errors, missed, series, origins, interval or _USUAL_LEVEL)
+        errors = replace(errors, scale=errors.scale * growth)
         if len(levels):
             offsets = _quantile_offsets(error, levels)
     if interval is not None:
-        try:
-            if error is None:
-                raise ArgumentError(
-                    "a series", "have more rows than the horizon", "none that has", "add rows", "shorten the horizon"
-                )
-            width = conformal_width(torch.from_numpy(np.abs(error)), interval).numpy()
-        except ArgumentError as reason:
+        width = _interval_width(error, series, ensemble, origins, len(columns), interval)
+    return Choice(ensemble=ensemble, errors=errors, width=width, offsets=offsets, counts=find_counts(panel, columns))
+
+
+def _interval_width(
+    error: Float64[np.ndarray, "w p c"] | None,
+    series: Series,
+    ensemble: Ensemble,
+    origins: RollingOrigins,
+    columns: int,
+    interval: float,
+) -> Float64[np.ndarray, "p c"] | None:
+    """Half of the interval in scales: by the errors at the origins or, with too few, by differences of the rows."""
+    try:
+        if error is None:
+            raise ArgumentError(
+                "a series", "have more rows than the horizon", "none that has", "add rows", "shorten the horizon"
+            )
+        width = conformal_width(torch.from_numpy(np.abs(error)), interval).numpy()
+    except ArgumentError as reason:
+        steps = _difference_width(series, ensemble.season, origins.horizon, interval)
+        text = f"the interval of {interval} comes from differences of the rows, not from errors of forecasts: "
+        if steps is None:
             text = f"the forecast has no interval of {interval}: "
-            warnings.warn(ArgumentWarning(text, reason), stacklevel=4)
-    return Choice(ensemble=ensemble, scale=scale, width=width, offsets=offsets, counts=find_counts(panel, columns))
+        warnings.warn(ArgumentWarning(text, reason), stacklevel=5)
+        return None if steps is None else np.repeat(steps[:, None], columns, axis=1)
+    # columns of a series have the same windows
+    owners = origins.series[::columns] // columns
+    apart = float(origins.held.reshape(-1, columns).sum(0).max() / origins.horizon)
+    wider: np.ndarray = width * _few_windows(independent_windows(error, owners, apart), interval)
+    return wider
+
+
+def _difference_width(series: Series, season: int, horizon: int, level: float) -> Float64[np.ndarray, " p"] | None:
+    """Half of an interval of normal errors, in mean absolute seasonal differences; None with fewer than two of them.
+
+    Errors add one seasonal difference per season of the horizon, as those of the seasonal naive forecast do (Hyndman
+    and Athanasopoulos, Forecasting: principles and practice, section 5.5).
+    """
+    rows = float(np.median([len(values) for values in series]))
+    lag = season if rows > season else 1
+    if rows - lag < _LEAST_DIFFERENCES:
+        return None
+    seasons = np.arange(horizon) // lag + 1
+    # of a normal distribution the standard deviation is sqrt(pi / 2) mean absolute deviations
+    deviation = np.sqrt(np.pi / 2.0) * np.sqrt(seasons)
+    width: np.ndarray = deviation * _student_quantile(rows - lag, level)
+    return width
+
+
+def _choose_errors(
+    plain: ErrorScale,
+    missed: Float64[np.ndarray, "n p"],
+    series: Series,
+    origins: RollingOrigins,
+    level: float,
+) -> tuple[ErrorScale, Float64[np.ndarray, "w p c"]]:
+    """The kind of scale by which intervals have a low score at the origins, and the errors in it.
+
+    "recent" is the usual one. "level" takes its place where its score is clearly below those of the others, as for
+    series that grow.
+    """
+    columns = plain.scale.shape[1]
+    histories, owners = origins.histories(series), origins.series[::columns] // columns
+    unit = plain.scale[owners][:, None]  # (W, 1, C)
+    kinds: dict[str, ErrorScale] = {}
+    errors: dict[str, np.ndarray] = {}
+    scores: dict[str, np.ndarray] = {}
+    for kind in KINDS:
+        kinds[kind] = ErrorScale.of_fit(kind, plain.scale, series, season=plain.season, horizon=plain.horizon)
+        scale = kinds[kind].at(histories, owners)
+        measured = missed.reshape(-1, columns, plain.horizon) / scale[:, :, None]  # (W, C, P)
+        errors[kind] = _fill(measured).swapaxes(1, 2)  # (W, P, C)
+        half = np.quantile(np.abs(errors[kind]), level, axis=0) * scale[:, None]
+        # not the filled errors, which are those of other columns
+        score = interval_score(np.abs(measured.swapaxes(1, 2)) * scale[:, None], half, level) / unit
+        scores[kind] = _score_per_series(score, owners)
+    grows = all(_is_clearly_lower(scores["level"], scores[other]) for other in ("series", "recent"))
+    chosen = "level" if grows else "recent"
+    return kinds[chosen], errors[chosen]
+
+
+def _score_per_series(
+    score: Float64[np.ndarray, "w p c"], owners: Int64[np.ndarray, " w"]
+) -> Float64[np.ndarray, " n"]:
+    """Mean score of each series and column that has actual values."""
+    scored = np.isfinite(score)
+    sums = np.where(scored, score, 0.0).sum(1)  # (W, C)
+    series, places = np.unique(owners, return_inverse=True)
+    totals = np.zeros((2, len(series), score.shape[2]))
+    np.add.at(totals[0], places, sums)
+    np.add.at(totals[1], places, scored.sum(1))
+    known = totals[1] > 0
+    means: np.ndarray = totals[0][known] / totals[1][known]
+    return means
+
+
+def _is_clearly_lower(score: Float64[np.ndarray, " n"], other: Float64[np.ndarray, " n"]) -> bool:
+    """Whether a score is below another one by more than chance, or with few series by a clear share."""
+    difference = score - other
+    if len(difference) < _FEW_SERIES:
+        return bool(score.mean() < _CLEARLY_LOWER * other.mean())
+    error = difference.std(ddof=1) / np.sqrt(len(difference))
+    return bool(difference.mean() < -_STANDARD_ERRORS * error)
+
+
+def interval_score(
+    error: Float64[np.ndarray, "*n"], half: Float64[np.ndarray, "*n"], level: float
+) -> Float64[np.ndarray, "*n"]:
+    """Score of intervals with these halves and errors |y - ŷ|: the width, and 2 / (1 - level) per unit outside."""
+    score: np.ndarray = 2.0 * half + 2.0 / (1.0 - level) * np.maximum(error - half, 0.0)
+    return score
+
+
+def independent_windows(error: Float64[np.ndarray, "w p c"], owners: Int64[np.ndarray, " w"], apart: float) -> float:
+    """Number of windows whose errors count as independent: W (1 - r) / (1 + r), r the correlation of neighbours.
+
+    Windows of a series overlap. Errors of pure noise are independent nevertheless, those of a level that drifts are
+    nearly equal. There are at least as many as windows that do not overlap.
+
+    Args:
+        owners: Series of each window; those of a series are adjacent, in the order of time.
+        apart: Number of windows that do not overlap.
+    """
+    same = owners[1:] == owners[:-1]
+    first, second = error[:-1][same], error[1:][same]
+    power = float((first**2 + second**2).sum() / 2.0)
+    correlation = 0.0 if power == 0.0 else max(0.0, float((first * second).sum()) / power)
+    count = len(error) * (1.0 - correlation) / (1.0 + correlation)
+    return max(1.0, count, min(apart, len(error)))
+
+
+def _few_windows(independent: float, level: float) -> float:
+    """How much wider an interval of few independent windows must be.
+
+    The ratio of the quantiles of Student's t and of the normal distribution, as for an error whose standard deviation
+    was measured on as many values.
+    """
+    return _student_quantile(independent, level) / _student_quantile(np.inf, level)
+
+
+def _student_quantile(count: float, level: float) -> float:
+    """Half of the interval that holds a value of Student's t distribution with the probability `level`."""
+    # imported on use: scipy takes long to import
+    from scipy.special import stdtrit
+
+    return float(stdtrit(count, (1.0 + level) / 2.0))
 
 
 def _quantile_offsets(error: Float64[np.ndarray, "w p c"], levels: Sequence[float]) -> Float64[np.ndarray, "p q c"]:

@@ -181,7 +181,7 @@ class Pretraining:
             self._call = GraphedStep(self._step)
 
     def vectors(self) -> dict[str, Tensor]:
-        """What a checkpoint holds, vectors (W,)."""
+        """What a checkpoint holds at most, vectors (W,)."""
         return self.adam.state() | {"mean": self.mean}
 
     def run_step(self) -> None:
@@ -259,7 +259,9 @@ class Pretraining:
             "synthetic": self.facts.get("synthetic"),
             "state": asdict(self.state),
         }
-        save_parts(folder, self.vectors(), facts, self.state.step)
+        # before its first weights the mean would be a fifth of the bytes, all zero
+        has_mean = self.config.averaged(self.state.step) > 0
+        save_parts(folder, self.vectors() if has_mean else self.adam.state(), facts, self.state.step)
 
     def resume(self, folder: Path) -> None:
         """Continue from the checkpoint of a folder."""
@@ -272,7 +274,9 @@ class Pretraining:
             raise ArgumentError(folder, f"be a run on the series {series}", facts["synthetic"], "choose another folder")
         self._check_training(facts["training"], state.step, folder)
         self.adam.load(vectors)
-        self.mean.copy_(vectors["mean"])
+        self.mean.zero_()
+        if "mean" in vectors:
+            self.mean.copy_(vectors["mean"])
         self.state = state
         self._loss_sum.fill_(state.loss_sum)
 

@@ -9,7 +9,7 @@ from toa.data.synthetic.draws import SOURCES, Draws
 from toa.data.synthetic.sequences import filter_noise, hold, scan, seasonal_sum, standardise, steps_of
 
 # regimes of a switching process
-REGIMES = 3
+REGIME_COUNT = 3
 # largest modulus of the roots of an autoregression; 1 is the border of the stability region
 LARGEST_ROOT = 0.98
 # largest coefficient of a seasonal term
@@ -33,12 +33,12 @@ def regimes(draws: Draws, count: int, length: int) -> Tensor:
     """An Ornstein-Uhlenbeck process that switches between three regimes of mean, spread and decay."""
     rate = draws.log_uniform(count, 1, low=1.0 / length, high=0.02)
     changes = draws.coin(count, length, probability=rate)
-    regime = hold(draws.integers(count, length, high=REGIMES), changes)  # (B, L)
+    regime = hold(draws.integers(count, length, high=REGIME_COUNT), changes)  # (B, L)
     # steps until a deviation has fallen to 1 / e
-    memory = draws.log_uniform(count, REGIMES, low=1.0, high=200.0)
+    memory = draws.log_uniform(count, REGIME_COUNT, low=1.0, high=200.0)
     decay = (-1.0 / memory).exp().gather(1, regime)
-    mean = (2.0 * draws.normal(count, REGIMES)).gather(1, regime)
-    spread = draws.log_uniform(count, REGIMES, low=0.1, high=2.0).gather(1, regime)
+    mean = (2.0 * draws.normal(count, REGIME_COUNT)).gather(1, regime)
+    spread = draws.log_uniform(count, REGIME_COUNT, low=0.1, high=2.0).gather(1, regime)
     return standardise(switching_process(decay, mean, spread, draws.normal(count, length)))
 
 

@@ -1,0 +1,114 @@
+"""Scale of the errors of a forecast: it follows how uneven the rows before the forecast are, or their level.
+
+    scale = ErrorScale.of_fit("recent", scale, series, season=24, horizon=24)
+    scale.at(histories, owners)    # (W, C), one per forecast
+
+After a calm season errors are smaller than after a rough one, and a series that grows has growing errors. The scale of
+a series and column, its seasonal error, is therefore multiplied per forecast by
+
+    (measure of the last rows before it / reference of the series) ** power
+
+    "series"    no factor, as in older files
+    "recent"    measure: mean |x[t] - x[t - season]| of the last rows; reference: the scale; power 1/2
+    "level"     measure: mean |x[t]| of the last season; reference: that of the rows of the fit; power 1
+
+Alphabet: S series, C columns, W windows, N one per window and column, or per series and column.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from toa._checks import check_choice
+from toa.estimators.baselines import align_histories
+
+KINDS = ("series", "recent", "level")
+# exponent of the factor: half of the way on a logarithmic scale, because recent rows are few
+_POWER = {"recent": 0.5, "level": 1.0}
+# fewest rows in which "recent" measures
+_RECENT_ROWS = 16
+# fewest differences by which "recent" measures
+_LEAST_STEPS = 8
+# smallest and largest measure, in references: one window must not make an interval vanish or explode
+_LEAST_RATIO = 0.05
+_LARGEST_RATIO = 20.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ErrorScale:
+    """Scales of series and columns, and how they follow the rows before a forecast.
+
+    Attributes:
+        kind: One of `KINDS`.
+        scale: Scale (S, C), above 0.
+        reference: Measure (S, C) at which the factor is 1; NaN or 0 for series whose factor is always 1.
+    """
+
+    kind: str
+    scale: Float64[np.ndarray, "s c"]
+    reference: Float64[np.ndarray, "s c"]
+    season: int
+    horizon: int
+
+    def __post_init__(self) -> None:
+        check_choice("error scale", self.kind, KINDS)
+
+    @classmethod
+    def of_fit(
+        cls,
+        kind: str,
+        scale: Float64[np.ndarray, "s c"],
+        series: Sequence[Float64[np.ndarray, " _"]],
+        *,
+        season: int,
+        horizon: int,
+    ) -> "ErrorScale":
+        """References by the rows of the fit; the columns of a series are adjacent."""
+        reference = scale
+        if kind == "level":
+            reference = measure(kind, series, season, horizon).reshape(scale.shape)
+        return cls(kind=kind, scale=scale, reference=reference, season=season, horizon=horizon)
+
+    def at(
+        self, histories: Sequence[Float64[np.ndarray, " _"]], owners: Int64[np.ndarray, " w"]
+    ) -> Float64[np.ndarray, "w c"]:
+        """Scales of forecasts after histories; `owners` are the series of the windows."""
+        scale = self.scale[owners]
+        if self.kind == "series":
+            return scale
+        measured = measure(self.kind, histories, self.season, self.horizon).reshape(scale.shape)
+        reference = self.reference[owners]
+        usable = np.isfinite(measured) & (reference > 0)
+        ratio = np.ones_like(scale)
+        ratio[usable] = np.clip(measured[usable] / reference[usable], _LEAST_RATIO, _LARGEST_RATIO)
+        return scale * ratio ** _POWER[self.kind]
+
+    def add_series(
+        self, scale: Float64[np.ndarray, "new c"], histories: Sequence[Float64[np.ndarray, " _"]]
+    ) -> "ErrorScale":
+        """With further series, of these scales and rows."""
+        new = ErrorScale.of_fit(self.kind, scale, histories, season=self.season, horizon=self.horizon)
+        wider: ErrorScale = replace(
+            self,
+            scale=np.concatenate([self.scale, new.scale]),
+            reference=np.concatenate([self.reference, new.reference]),
+        )
+        return wider
+
+
+def measure(
+    kind: str, histories: Sequence[Float64[np.ndarray, " _"]], season: int, horizon: int
+) -> Float64[np.ndarray, " n"]:
+    """How uneven the last rows of each history are, or their level; NaN for histories that are too short."""
+    if kind == "level":
+        return np.nanmean(np.abs(align_histories(histories, season)), axis=1)
+    rows = max(2 * season, 2 * horizon, _RECENT_ROWS)
+    last = align_histories(histories, rows + season)
+    if last.shape[1] <= season:
+        return np.full(len(last), np.nan)
+    steps = np.abs(last[:, season:] - last[:, :-season])
+    counts = np.isfinite(steps).sum(1)
+    sums = np.nansum(steps, axis=1)
+    return np.where(counts >= _LEAST_STEPS, sums / np.maximum(counts, 1), np.nan)
