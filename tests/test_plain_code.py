@@ -9,8 +9,6 @@ import pytest
 from tests.support import ROOT
 
 FOLDERS = ("src", "tests", "benchmarks", "examples", "docs")
-# folders whose files are still to be unfolded; this list only shrinks
-TO_DO = ("src/toa/estimators", "tests/estimators")
 # functions that may have a parameter called `own`, because callers give it by name
 PUBLIC_OWN = ("src/toa/nn/block.py",)
 # names of sequences that are packed by position
@@ -120,8 +118,6 @@ def violations() -> Iterator[str]:
     paths = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
     for path in paths:
         file = path.relative_to(ROOT).as_posix()
-        if file.startswith(TO_DO):
-            continue
         excepted = [is_parameter_called_own] if file in PUBLIC_OWN else []
         if file.startswith("tests/"):
             # tests raise errors of other libraries and of users
@@ -134,10 +130,6 @@ def violations() -> Iterator[str]:
 
 def test_code_is_plain():
     assert list(violations()) == []
-
-
-def test_folders_still_to_be_unfolded_exist():
-    assert [folder for folder in TO_DO if not (ROOT / folder).is_dir()] == []
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,8 @@ def test_one_window_takes_a_few_milliseconds(tmp_path) -> None:
     array = window.drop(columns="time").to_numpy()
     # the default also smooths the window by several methods, row by row
     options: dict[str, Any] = {"lookback": 336, "epochs": 1, "interval": 0.5, "validation_share": 0.2}
-    for made, most in ((Forecaster(96, model="toa", **options), 10e-3), (Forecaster(96, **options), 60e-3)):
-        made.fit(frame).save(tmp_path / "m.toa")
+    for forecaster, most in ((Forecaster(96, model="toa", **options), 10e-3), (Forecaster(96, **options), 60e-3)):
+        forecaster.fit(frame).save(tmp_path / "m.toa")
         model = Forecaster.load(tmp_path / "m.toa", device="cpu")
         assert median_seconds(partial(model.predict, array), 50) <= most
         assert median_seconds(partial(model.predict, window), 50) <= most

@@ -14,7 +14,8 @@ def seasonal_series(seed, rows, season=6, trend=0.3):
 
 def smooth_by_hand(values, alpha):
     """Level and squared error of simple exponential smoothing, one value after the other."""
-    level, error = values[0], 0.0
+    level = values[0]
+    error = 0.0
     for value in values[1:]:
         error += (value - level) ** 2
         level += alpha * (value - level)
@@ -22,15 +23,15 @@ def smooth_by_hand(values, alpha):
 
 
 def test_series_are_aligned_at_their_ends():
-    found = align_histories([np.array([1.0, 2.0, 3.0]), np.array([4.0])])
-    np.testing.assert_array_equal(found, [[1, 2, 3], [np.nan, np.nan, 4]])
+    history = align_histories([np.array([1.0, 2.0, 3.0]), np.array([4.0])])
+    np.testing.assert_array_equal(history, [[1, 2, 3], [np.nan, np.nan, 4]])
     assert align_histories([np.arange(9.0)], most=2).tolist() == [[7.0, 8.0]]
 
 
 def test_the_seasonal_naive_forecast_repeats_the_last_season_or_the_last_value_of_a_shorter_series():
     history = align_histories([np.arange(7.0), np.array([5.0, 6.0])])
-    found = BASELINES["seasonal naive"](history, 3, 5)
-    assert found.tolist() == [[4, 5, 6, 4, 5], [6, 6, 6, 6, 6]]
+    forecast = BASELINES["seasonal naive"](history, 3, 5)
+    assert forecast.tolist() == [[4, 5, 6, 4, 5], [6, 6, 6, 6, 6]]
     # where other series show that there is a season, the known part of it
     assert repeat_season(history, 3, 5).tolist() == [[4, 5, 6, 4, 5], [6, 5, 6, 6, 5]]
 
@@ -38,21 +39,21 @@ def test_the_seasonal_naive_forecast_repeats_the_last_season_or_the_last_value_o
 def test_drift_and_damped_trend_continue_a_line():
     line = align_histories([3.0 + 2.0 * np.arange(40.0)])
     np.testing.assert_allclose(BASELINES["drift"](line, 1, 4), [[83, 85, 87, 89]])
-    found = BASELINES["damped trend"](line, 1, 4)[0]
-    assert (np.diff(found) > 0).all()
+    forecast = BASELINES["damped trend"](line, 1, 4)[0]
+    assert (np.diff(forecast) > 0).all()
     # its trend is always damped a little
-    assert 82.5 < found[0] < 83.0
+    assert 82.5 < forecast[0] < 83.0
 
 
 def test_theta_equals_its_definition():
     values = seasonal_series(0, 60, season=7, trend=0.0) + np.arange(60) * 0.5
-    found = BASELINES["theta"](align_histories([values]), 1, 5)[0]
+    forecast = BASELINES["theta"](align_histories([values]), 1, 5)[0]
     grid = np.concatenate(([0.01], np.linspace(0.05, 0.95, 19), [0.99]))
-    alpha = min(grid, key=lambda one: smooth_by_hand(values, one)[1])
+    alpha = min(grid, key=lambda weight: smooth_by_hand(values, weight)[1])
     slope = np.polyfit(np.arange(60), values, 1)[0]
     level = smooth_by_hand(values, alpha)[0]
     steps = np.arange(5) + (1 - (1 - alpha) ** 60) / alpha
-    np.testing.assert_allclose(found, level + slope / 2 * steps)
+    np.testing.assert_allclose(forecast, level + slope / 2 * steps)
 
 
 def test_the_optimised_theta_equals_its_definition():
@@ -60,32 +61,34 @@ def test_the_optimised_theta_equals_its_definition():
     values = 2.0 * np.arange(30) + 9.0 * np.random.default_rng(3).normal(size=30)
 
     def follow(alpha, share, steps):
-        known, level, error = list(values[:1]), values[0], 0.0
+        extended = list(values[:1])
+        level = values[0]
+        error = 0.0
         for place in range(1, len(values) + steps):
-            slope, first = np.polyfit(np.arange(1, place + 1), known, 1) if place > 1 else (0.0, known[0])
+            slope, first = np.polyfit(np.arange(1, place + 1), extended, 1) if place > 1 else (0.0, extended[0])
             kept = (1 - alpha) ** place
             expected = level + share * (kept * first + (1 - kept * (1 - alpha)) / alpha * slope)
             now = values[place] if place < len(values) else expected
             error += (now - expected) ** 2 if place > 2 else 0.0
             level = alpha * now + (1 - alpha) * level
-            known.append(now)
-        return error, known[len(values) :]
+            extended.append(now)
+        return error, extended[len(values) :]
 
     grid = [(alpha, share) for share in (0.0, 0.25, 0.5, 0.75, 1.0) for alpha in (0.05, *np.arange(1, 10) / 10, 0.99)]
     best = min(grid, key=lambda pair: follow(pair[0], pair[1], 0)[0])
     assert best[1] > 0
-    found = BASELINES["optimised theta"](align_histories([np.ones(50), values]), 1, 4)[1]
-    np.testing.assert_allclose(found, follow(best[0], best[1], 4)[1])
+    forecast = BASELINES["optimised theta"](align_histories([np.ones(50), values]), 1, 4)[1]
+    np.testing.assert_allclose(forecast, follow(best[0], best[1], 4)[1])
 
 
 @pytest.mark.parametrize("values", [[10.0], [10.0, 1000.0], [10.0, 1000.0, 1010.0]])
 def test_the_optimised_theta_of_series_without_a_counted_error_is_theta(values):
     history = align_histories([np.arange(31.0), np.array(values)])
-    found = BASELINES["optimised theta"](history, 1, 3)
-    np.testing.assert_array_equal(found[1], BASELINES["theta"](history, 1, 3)[1])
+    forecasts = BASELINES["optimised theta"](history, 1, 3)
+    np.testing.assert_array_equal(forecasts[1], BASELINES["theta"](history, 1, 3)[1])
     # about the last value, and not the first
-    assert (found[1] >= values[-1]).all()
-    np.testing.assert_allclose(found[0], [31, 32, 33], rtol=0.05)
+    assert (forecasts[1] >= values[-1]).all()
+    np.testing.assert_allclose(forecasts[0], [31, 32, 33], rtol=0.05)
 
 
 @pytest.mark.parametrize("name", ["theta", "damped trend", "optimised theta"])
@@ -93,8 +96,8 @@ def test_the_optimised_theta_of_series_without_a_counted_error_is_theta(values):
 def test_smoothing_follows_a_season(name, level):
     season = np.array([0.0, 8.0, -3.0, 4.0, -9.0, 0.0])
     values = 50.0 + level + np.tile(season, 12)
-    found = BASELINES[name](align_histories([values]), 6, 12)[0]
-    np.testing.assert_allclose(found, values[:12], atol=0.5)
+    forecast = BASELINES[name](align_histories([values]), 6, 12)[0]
+    np.testing.assert_allclose(forecast, values[:12], atol=0.5)
 
 
 @pytest.mark.parametrize("name", list(BASELINES))
@@ -102,9 +105,9 @@ def test_smoothing_follows_a_season(name, level):
 @given(st.integers(0, 1000), st.integers(1, 60))
 def test_a_forecast_depends_on_its_own_series_only(name, seed, rows):
     """Whatever other series, however long, stand beside it; and one value is enough."""
-    own = seasonal_series(seed, rows)
-    alone = BASELINES[name](align_histories([own]), 6, 9)[0]
-    beside = BASELINES[name](align_histories([seasonal_series(1, 80), own, np.ones(3)]), 6, 9)[1]
+    series = seasonal_series(seed, rows)
+    alone = BASELINES[name](align_histories([series]), 6, 9)[0]
+    beside = BASELINES[name](align_histories([seasonal_series(1, 80), series, np.ones(3)]), 6, 9)[1]
     np.testing.assert_allclose(beside, alone, rtol=1e-9)
     assert np.isfinite(alone).all()
 
@@ -113,9 +116,9 @@ def test_a_forecast_depends_on_its_own_series_only(name, seed, rows):
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 1000), st.floats(0.1, 1000.0))
 def test_a_forecast_has_the_unit_of_its_series(name, seed, unit):
-    own = seasonal_series(seed, 48)
-    found = BASELINES[name](align_histories([own * unit]), 6, 9)
-    np.testing.assert_allclose(found, unit * BASELINES[name](align_histories([own]), 6, 9), rtol=1e-6)
+    series = seasonal_series(seed, 48)
+    forecast = BASELINES[name](align_histories([series * unit]), 6, 9)
+    np.testing.assert_allclose(forecast, unit * BASELINES[name](align_histories([series]), 6, 9), rtol=1e-6)
 
 
 def test_the_linear_model_learns_a_season_from_other_series():

@@ -14,34 +14,34 @@ TREES = 20
 
 
 def histories(count: int = 12) -> np.ndarray:
-    return align_histories([wave(90 + one, level=10.0 * one, seed=one) for one in range(count)])
+    return align_histories([wave(90 + seed, level=10.0 * seed, seed=seed) for seed in range(count)])
 
 
 @pytest.fixture(scope="module")
 def model() -> BoostedTrees:
     # without the six rows that are forecast
-    found = BoostedTrees.fit(histories()[:, :-6], season=PERIOD, lookback=3 * PERIOD, trees=TREES)
-    assert found is not None
-    return found
+    trees = BoostedTrees.fit(histories()[:, :-6], season=PERIOD, lookback=3 * PERIOD, trees=TREES)
+    assert trees is not None
+    return trees
 
 
 def test_the_arrays_are_the_trees_of_scikit_learn(monkeypatch):
     import sklearn.ensemble
 
-    made = []
+    regressors = []
 
     regressor = sklearn.ensemble.HistGradientBoostingRegressor
 
     def make(**options):
-        made.append(regressor(**options))
-        return made[-1]
+        regressors.append(regressor(**options))
+        return regressors[-1]
 
     monkeypatch.setattr(sklearn.ensemble, "HistGradientBoostingRegressor", make)
-    found = BoostedTrees.fit(histories(), season=PERIOD, lookback=3 * PERIOD, trees=TREES)
-    assert found is not None
-    inputs = np.random.default_rng(0).normal(size=(200, found.lags))
+    trees = BoostedTrees.fit(histories(), season=PERIOD, lookback=3 * PERIOD, trees=TREES)
+    assert trees is not None
+    inputs = np.random.default_rng(0).normal(size=(200, trees.lags))
     inputs[::3, :5] = np.nan
-    np.testing.assert_allclose(found._sum(inputs), made[0].predict(inputs), atol=1e-12)
+    np.testing.assert_allclose(trees._sum(inputs), regressors[0].predict(inputs), atol=1e-12)
 
 
 def test_forecasts_follow_level_and_unit_and_beat_the_seasonal_naive_one(model):
@@ -65,7 +65,8 @@ def test_a_small_fit_has_one_thread_and_takes_any_seed(monkeypatch):
     import sklearn.ensemble
     from threadpoolctl import threadpool_info
 
-    threads, plain = [], sklearn.ensemble.HistGradientBoostingRegressor.fit
+    threads = []
+    plain = sklearn.ensemble.HistGradientBoostingRegressor.fit
 
     def fit(self, *arguments):
         threads.append({pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"})
@@ -77,47 +78,48 @@ def test_a_small_fit_has_one_thread_and_takes_any_seed(monkeypatch):
 
 
 def test_short_series_have_fewer_lags_or_no_model():
-    short = align_histories([wave(9, seed=one) for one in range(5)])
-    found = BoostedTrees.fit(short, season=1, lookback=104, trees=TREES)
-    assert found is not None
-    assert found.lags < 9
-    assert np.isfinite(found.predict(short, 4)).all()
+    short = align_histories([wave(9, seed=seed) for seed in range(5)])
+    trees = BoostedTrees.fit(short, season=1, lookback=104, trees=TREES)
+    assert trees is not None
+    assert trees.lags < 9
+    assert np.isfinite(trees.predict(short, 4)).all()
     assert BoostedTrees.fit(short[:, -2:], season=1, lookback=4) is None
 
 
 def test_forecasts_of_a_short_series_do_not_grow_without_bound():
-    steps, sizes = np.arange(400), np.arange(1, 4)[:, None]
+    steps = np.arange(400)
+    sizes = np.arange(1, 4)[:, None]
     noise = np.random.default_rng(0).normal(0.0, 0.3, (3, 400))
     for step in steps[1:]:
         noise[:, step] += 0.8 * noise[:, step - 1]
     waves = sizes * np.sin(2 * np.pi * (steps + 3 * sizes) / 24) + np.sin(2 * np.pi * steps / 168) / 2 + noise
     # less than one season of the second series
     histories = align_histories([waves[0], waves[1][-20:], waves[2]])
-    found = BoostedTrees.fit(histories, season=24, lookback=168, seed=0, trees=TREES)
-    assert found is not None
+    trees = BoostedTrees.fit(histories, season=24, lookback=168, seed=0, trees=TREES)
+    assert trees is not None
     # without a bound far more than ten times the range of the series
-    assert np.abs(found.predict(histories, 24)[1] - waves[1][-1]).max() < np.ptp(waves[1])
+    assert np.abs(trees.predict(histories, 24)[1] - waves[1][-1]).max() < np.ptp(waves[1])
 
 
 def test_the_forecast_of_a_long_series_may_grow():
     growing = 1.05 ** np.arange(160)[None] * (1 + 0.01 * np.sin(np.arange(160)))
-    found = BoostedTrees.fit(growing[:, :120], season=1, lookback=12, seed=0, trees=TREES)
-    assert found is not None
-    error = np.abs(found.predict(growing[:, :120], 40) / growing[:, 120:] - 1).mean()
+    trees = BoostedTrees.fit(growing[:, :120], season=1, lookback=12, seed=0, trees=TREES)
+    assert trees is not None
+    error = np.abs(trees.predict(growing[:, :120], 40) / growing[:, 120:] - 1).mean()
     # 0.09 with the bound of short series
     assert error < 0.01
 
 
 def test_a_forecaster_with_trees_is_the_same_after_saving(tmp_path):
-    series = [wave(80, seed=one) for one in range(4)]
+    series = [wave(80, seed=forecast) for forecast in range(4)]
     # trees alone, so that they have a weight
     with only("trees"):
         fitted = Forecaster(6, season=PERIOD, backbone="dlinear", epochs=1).fit(series)
     assert fitted.weights_ == {"boosting": 1.0}
     fitted.save(tmp_path / "model.toa")
     loaded = Forecaster.load(tmp_path / "model.toa")
-    for one, other in zip(fitted.predict(), loaded.predict(series), strict=True):
-        np.testing.assert_allclose(one, other)
+    for forecast, other in zip(fitted.predict(), loaded.predict(series), strict=True):
+        np.testing.assert_allclose(forecast, other)
 
 
 def test_long_horizons_are_left_to_other_methods():

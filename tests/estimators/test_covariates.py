@@ -11,7 +11,8 @@ from tests.estimators.signals import quick
 from tests.support import message
 from toa.estimators import Forecaster
 
-ROWS, HORIZON = 400, 6
+ROWS = 400
+HORIZON = 6
 DAYS = pd.date_range("2023-01-01", periods=ROWS, freq="D")
 NOISE = 0.1 * np.random.default_rng(0).standard_normal(ROWS)
 
@@ -31,10 +32,11 @@ def test_a_text_covariate_is_a_category(tmp_path) -> None:
     model = learner(covariates=["event"])
     assert error(model, table) < 0.3 * error(learner(values=["y"]), table)
     model.save(tmp_path / "m.toa")
-    seen, after = table[: ROWS - 60], table[["day", "event"]][ROWS - 60 : ROWS - 54]
-    found = model.predict(seen, future=after)
+    seen = table[: ROWS - 60]
+    after = table[["day", "event"]][ROWS - 60 : ROWS - 54]
+    forecast = model.predict(seen, future=after)
     loaded = Forecaster.load(tmp_path / "m.toa")
-    pd.testing.assert_frame_equal(loaded.predict(seen, future=after), found)
+    pd.testing.assert_frame_equal(loaded.predict(seen, future=after), forecast)
     with pytest.raises(ValueError, match=message("column 'event' of future", "['fair', 'none', 'sale']", "'party'")):
         loaded.predict(seen, future=after.assign(event="party"))
     # the same before training; nothing of the estimator changes
@@ -65,10 +67,11 @@ def test_without_a_network_a_regression_uses_covariates(tmp_path) -> None:
     np.testing.assert_allclose(step[1] - step[0], 8.0, rtol=0.05)
     # the file has the effect, and rows after the origin are not read
     model.save(tmp_path / "m.toa")
-    seen, after = table[: ROWS - 60], table[["day", "promo"]][ROWS - 60 : ROWS - 54]
-    found = model.predict(seen, future=after)
-    pd.testing.assert_frame_equal(Forecaster.load(tmp_path / "m.toa").predict(seen, future=after), found)
-    np.testing.assert_allclose(found["y"], tested.forecast[0, :, 0])
+    seen = table[: ROWS - 60]
+    after = table[["day", "promo"]][ROWS - 60 : ROWS - 54]
+    forecast = model.predict(seen, future=after)
+    pd.testing.assert_frame_equal(Forecaster.load(tmp_path / "m.toa").predict(seen, future=after), forecast)
+    np.testing.assert_allclose(forecast["y"], tested.forecast[0, :, 0])
     later = table.assign(y=table["y"].where(table.index < ROWS - 60, 0.0))
     np.testing.assert_array_equal(model.backtest(later, test_size=60).forecast[0], tested.forecast[0])
 
@@ -83,7 +86,7 @@ def test_a_past_covariate_is_used_without_future_values() -> None:
     assert len(model.predict()) == HORIZON
     # rows after the origin are not read
     later = table.assign(lead=table["lead"].where(table.index < ROWS - HORIZON, 50.0))
-    first, second = (model.backtest(one, test_size=HORIZON).forecast for one in (table, later))
+    first, second = (model.backtest(rows, test_size=HORIZON).forecast for rows in (table, later))
     np.testing.assert_array_equal(first, second)
 
 
@@ -98,11 +101,11 @@ def test_static_columns_change_the_effect_of_others() -> None:
     table = pd.concat(parts, ignore_index=True)
     ends = table.groupby("shop").cumcount() < ROWS - 60
     options: dict[str, Any] = {"id": "shop", "values": ["y"], "covariates": ["promo"]}
-    found = [
+    errors = [
         learner(**options, **more).fit(table[ends]).backtest(table, test_size=60).by_column["y"]["mae"]
         for more in ({"static": ["region"]}, {})
     ]
-    assert found[0] < 0.5 * found[1]
+    assert errors[0] < 0.5 * errors[1]
     with pytest.raises(ValueError, match="in the static column 'promo', got several"):
         learner(id="shop", values=["y"], static=["promo"]).fit(table)
 

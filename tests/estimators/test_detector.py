@@ -32,7 +32,8 @@ def waves(rows: int = ROWS, seed: int = 0) -> np.ndarray:
 
 
 def spiked() -> tuple[np.ndarray, np.ndarray]:
-    values, labels = waves(90, 1), np.zeros(90, dtype=int)
+    values = waves(90, 1)
+    labels = np.zeros(90, dtype=int)
     values[50:52] += 5.0
     labels[50:52] = 1
     return values, labels
@@ -81,7 +82,8 @@ def test_the_detector_is_exported_by_the_package():
 
 def test_a_spike_has_the_highest_score_and_is_flagged(fitted):
     values, labels = spiked()
-    scores, flags = fitted.scores(values), fitted.predict(values)
+    scores = fitted.scores(values)
+    flags = fitted.predict(values)
     assert scores.argmax() in (50, 51)
     assert flags[50:52].all()
     assert set(np.unique(flags)) == {0, 1}
@@ -127,7 +129,8 @@ def test_defaults_go_by_the_size_of_the_data():
 
 @pytest.mark.parametrize("at", [1250, 600])
 def test_anomalies_in_the_rows_of_fit_are_found_wherever_they_are(at):
-    time, random = np.arange(1500), np.random.default_rng(0)
+    time = np.arange(1500)
+    random = np.random.default_rng(0)
     load = np.sin(2 * np.pi * time / 144) + 0.05 * random.normal(size=1500)
     values = np.stack([load, 20 + 5 * load + 0.2 * random.normal(size=1500)], 1)
     values[at : at + 10, 1] += 6.0
@@ -292,7 +295,8 @@ def test_a_saved_detector_scores_the_same(name, request, tmp_path):
     detector.save(tmp_path / "detector.safetensors")
     loaded = AnomalyDetector.load(tmp_path / "detector.safetensors")
     assert loaded.get_params() == detector.get_params()
-    before, after = detector.predict(data), loaded.predict(data)
+    before = detector.predict(data)
+    after = loaded.predict(data)
     assert np.array_equal(np.asarray(before), np.asarray(after))
     assert loaded.detect(data) is not None
     detector.save_pretrained(tmp_path / "folder")
@@ -435,7 +439,8 @@ def test_a_fit_without_time_leaves_the_network_out():
 
 def test_channel_and_member_scores_add_up(framed):
     frame = table(spiked()[0])
-    parts, whole = framed.channel_scores(frame), framed.scores(frame)["score"]
+    parts = framed.channel_scores(frame)
+    whole = framed.scores(frame)["score"]
     assert list(parts) == ["when", "a", "b"]
     np.testing.assert_allclose(parts["a"] + parts["b"], whole)
     members = framed.member_scores(frame)
@@ -575,7 +580,8 @@ def test_windows_read_at_most_five_standard_deviations(tmp_path):
 def test_a_fit_that_fails_or_is_stopped_leaves_the_detector_as_it_was(stop, monkeypatch):
     detector = make(model="pca").fit(waves())
     detector.detect(waves(30))
-    before, scores = detector.fitted_, detector.scores(waves(40))
+    before = detector.fitted_
+    scores = detector.scores(waves(40))
 
     def fail(*_):
         raise stop

@@ -98,7 +98,8 @@ def test_the_mean_begins_with_close_baselines():
 
 def test_close_baselines_cost_at_most_six_of_twenty_members_with_an_error_15_percent_above_the_least():
     """1.045 = (6 * 1.15 + 14) / 20, which baselines with errors of the same sign reach."""
-    actual, local = np.zeros((4, 3)), ("theta", "drift", "damped trend", "optimised theta")
+    actual = np.zeros((4, 3))
+    local = ("theta", "drift", "damped trend", "optimised theta")
     for error, expected in ((1.1499, (6 * 1.1499 + 14) / 20), (1.1501, 1.0)):
         forecasts = {"linear 8": actual + 1.0} | dict.fromkeys(local, actual + error)
         _, errors = choose_weights(forecasts, actual, np.ones(4))
@@ -107,7 +108,8 @@ def test_close_baselines_cost_at_most_six_of_twenty_members_with_an_error_15_per
 
 
 def test_the_last_origin_counts_twice_in_the_choice_and_once_in_the_errors():
-    series, owners = [np.arange(20.0)], np.zeros(2, dtype=np.int64)
+    series = [np.arange(20.0)]
+    owners = np.zeros(2, dtype=np.int64)
     origins = RollingOrigins(series=owners, back=np.array([1, 2]), held=np.array([2]), horizon=1)
     actual = origins.actual(series)
     forecasts = {"late": actual + np.array([[0.0], [1.5]]), "early": actual + np.array([[1.0], [0.0]])}
@@ -117,14 +119,15 @@ def test_the_last_origin_counts_twice_in_the_choice_and_once_in_the_errors():
 
 
 def test_missing_actual_values_do_not_change_the_mean_of_the_others():
-    actual, counts = np.array([[np.nan, np.nan], [0.0, np.nan], [0.0, 0.0]]), np.array([2.0, 1.0, 1.0])
+    actual = np.array([[np.nan, np.nan], [0.0, np.nan], [0.0, 0.0]])
+    counts = np.array([2.0, 1.0, 1.0])
     _, errors = choose_weights({"a": np.ones((3, 2))}, actual, np.ones(3), counts=counts)
     assert errors == {"a": 1.0, "ensemble": 1.0}
 
 
 def test_an_ensemble_takes_another_model_that_is_better():
     series = [seasonal_series(seed, 80 + seed) for seed in range(6)]
-    origins = RollingOrigins.choose([len(one) for one in series], horizon=6, share=0.2)
+    origins = RollingOrigins.choose([len(values) for values in series], horizon=6, share=0.2)
     validated = validate_series(series, origins, 6)
     alone, mixed = ensemble_of(series, origins, validated, 6)
     assert mixed is not None
@@ -142,14 +145,14 @@ def test_an_ensemble_takes_another_model_that_is_better():
 def test_series_of_any_length_have_a_forecast(lengths, season, horizon):
     series = [seasonal_series(index, rows) for index, rows in enumerate(lengths)]
     origins = RollingOrigins.choose(lengths, horizon=horizon, share=0.125)
-    found = ensemble_of(series, origins, validate_series(series, origins, season), season)[0].predict(series)
-    assert found.shape == (len(lengths), horizon)
-    assert np.isfinite(found).all()
+    forecasts = ensemble_of(series, origins, validate_series(series, origins, season), season)[0].predict(series)
+    assert forecasts.shape == (len(lengths), horizon)
+    assert np.isfinite(forecasts).all()
 
 
 def test_a_short_series_has_the_scale_of_its_steps():
-    found = series_scale([np.array([1.0, 2.0, 4.0]), np.arange(8.0), np.array([3.0])], 4)
-    np.testing.assert_array_equal(found, [1.5, 4.0, np.nan])
+    scale = series_scale([np.array([1.0, 2.0, 4.0]), np.arange(8.0), np.array([3.0])], 4)
+    np.testing.assert_array_equal(scale, [1.5, 4.0, np.nan])
 
 
 def test_a_series_that_repeats_exactly_is_continued_and_the_others_have_the_weighted_mean():
@@ -160,23 +163,24 @@ def test_a_series_that_repeats_exactly_is_continued_and_the_others_have_the_weig
     origins = RollingOrigins.choose([300, 300, 300, 9, 20], horizon=9, share=0.2)
     validated = validate_series(series, origins, 7)
     forecasts = {name: method.forecasts for name, method in validated.items()}
-    found, mixed = ensemble_of(series, origins, validated, 7)
+    ensemble, mixed = ensemble_of(series, origins, validated, 7)
     counts = np.where(origins.back == 9, 2.0, 1.0)
     scale = series_scale(series, 7)[origins.series]
     expected = choose_weights(forecasts, origins.actual(series), scale, origins.independent, counts)
-    assert (found.weights, found.errors) == expected
-    after, plain = found.predict(series), weighted_mean(found.weights, found.members(series, found.weights))
+    assert (ensemble.weights, ensemble.errors) == expected
+    after = ensemble.predict(series)
+    plain = weighted_mean(ensemble.weights, ensemble.members(series, ensemble.weights))
     assert abs(plain[1] - ahead).max() > 1.0
     assert after[1].tolist() == ahead.tolist()
     assert (after[2].tolist(), after[3].tolist()) == ([7.1] * 9, [3.0] * 9)
     # a series of less than three seasons may repeat by chance
     np.testing.assert_array_equal(after[[0, 4]], plain[[0, 4]])
     assert mixed is not None
-    own = weighted_mean(found.weights, forecasts)
-    np.testing.assert_array_equal(mixed[origins.series == 0], own[origins.series == 0])
+    mean = weighted_mean(ensemble.weights, forecasts)
+    np.testing.assert_array_equal(mixed[origins.series == 0], mean[origins.series == 0])
     np.testing.assert_array_equal(mixed[origins.series == 1], origins.actual(series)[origins.series == 1])
     # covariates that have an effect on the next steps are not overruled
-    moved = found.predict(series, {"seasonal naive + covariates": after + 1.0})
+    moved = ensemble.predict(series, {"seasonal naive + covariates": after + 1.0})
     np.testing.assert_array_equal(moved[1], plain[1])
 
 
@@ -199,21 +203,22 @@ def test_no_method_begins_after_the_time():
     ceiling = Ceiling(0.0)
     assert list(validate_series(series, origins, 6, ceiling)) == ["seasonal naive"]
     assert ceiling.left_out[:2] == ["drift", "theta"]
-    with pytest.warns(UserWarning, match=message("time_limit of 0 s left out: drift, theta", "leave it out")):
+    with pytest.warns(UserWarning, match=message("time_limit", "0 s left out: drift, theta", "leave it out")):
         ceiling.warn()
 
 
 def test_less_effort_has_fewer_windows():
     quick = EFFORTS["quick"]
     choose = functools.partial(RollingOrigins.choose, [4_000], horizon=24, share=0.25)
-    found = [len(choose(columns=columns, histories=quick.histories, least=quick.origins)) for columns in (1, 10, 900)]
-    assert found == [400, 150, 8]
+    counts = [len(choose(columns=columns, histories=quick.histories, least=quick.origins)) for columns in (1, 10, 900)]
+    assert counts == [400, 150, 8]
 
 
 def test_blocks_of_windows_have_the_forecasts_of_all():
     series = [np.sin(np.arange(rows)) for rows in (200.0, 90.0)]
     origins = RollingOrigins.choose([200, 90], horizon=6, share=0.2)
-    histories, sizes = origins.histories(series), []
+    histories = origins.histories(series)
+    sizes = []
 
     def predict(block):
         sizes.append(block.size)
@@ -231,19 +236,20 @@ def test_blocks_of_windows_have_the_forecasts_of_all():
 )
 def test_an_ensemble_of_baselines_is_at_most_two_per_cent_worse_than_the_best(name):
     try:
-        found = load_collection(name)
+        collection = load_collection(name)
     except DatasetNotFoundError as error:
         pytest.skip(str(error))
-    series = [values[:, 0] for values in found.train.values]
-    actual = np.stack([values[:, 0] for values in found.test.values])
-    season, horizon = found.spec.season, found.spec.horizon
-    origins = RollingOrigins.choose(found.train.lengths, horizon=horizon, share=0.125)
+    series = [values[:, 0] for values in collection.train.values]
+    actual = np.stack([values[:, 0] for values in collection.test.values])
+    season = collection.spec.season
+    horizon = collection.spec.horizon
+    origins = RollingOrigins.choose(collection.train.lengths, horizon=horizon, share=0.125)
     ensemble, _ = ensemble_of(series, origins, validate_series(series, origins, season), season)
     scale = series_scale(series, season)
-    known = np.isfinite(scale) & (scale > 0)
+    is_scaled = np.isfinite(scale) & (scale > 0)
 
     def mase(forecast):
-        return np.mean((np.abs(forecast - actual) / scale[:, None])[known])
+        return np.mean((np.abs(forecast - actual) / scale[:, None])[is_scaled])
 
     best = min(mase(forecast) for forecast in ensemble.members(series, list(BASELINES)).values())
     # the page of the leaderboards names M3-Yearly as a miss

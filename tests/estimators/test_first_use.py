@@ -46,9 +46,9 @@ def test_score_compares_labels_as_text_if_one_side_is() -> None:
 
 @pytest.mark.parametrize("kind", [Forecaster, AnomalyDetector, Classifier])
 def test_values_are_a_list(kind) -> None:
-    made = kind(3, values="sales") if kind is Forecaster else kind(values="sales")
+    estimator = kind(3, values="sales") if kind is Forecaster else kind(values="sales")
     with pytest.raises(ValueError, match=message("values must be a list of columns, got 'sales'; write ['sales']")):
-        made.fit(pd.DataFrame({"sales": range(60)}), [0, 1] * 30)
+        estimator.fit(pd.DataFrame({"sales": range(60)}), [0, 1] * 30)
 
 
 def test_holidays_need_dates() -> None:
@@ -69,9 +69,9 @@ def test_dates_in_a_text_index_are_times() -> None:
     # a column with dates decides
     other = table.assign(day=DAYS + pd.Timedelta(days=1))
     for index in (other.index, pd.to_timedelta(np.arange(60), unit="h")):
-        found = read_panel(other.set_axis(index))
-        assert found.times is not None
-        assert found.times[0][0] == other["day"].iloc[0]
+        panel = read_panel(other.set_axis(index))
+        assert panel.times is not None
+        assert panel.times[0][0] == other["day"].iloc[0]
     with pytest.raises(ValueError, match=message("must have one time, got the index beside a column 'y'")):
         read_panel(table.set_index(DAYS).rename_axis("y"))
     with pytest.raises(ValueError, match=message("data must have dates as times, got durations; add a start date")):
@@ -106,7 +106,7 @@ def test_rows_without_a_value_at_the_end_are_named() -> None:
     with pytest.raises(ValueError, match=message("got 11 NaN")) as raised:
         read_panel(table.assign(y=table["y"].where(table["y"] != 5)))
     assert "cut them off" not in str(raised.value)
-    several = pd.concat([table.assign(id=one) for one in "abc"])
+    several = pd.concat([table.assign(id=name) for name in "abc"])
     with pytest.warns(UserWarning, match=message("series 'a' of data: column 'y'", "(3 such series)")) as caught:
         read_panel(several, id="id", missing="ffill")
     assert len(caught) == 1
@@ -144,14 +144,14 @@ def test_a_new_series_of_one_row_has_the_usual_interval() -> None:
     generator = np.random.default_rng(0)
     levels = {"a": (1000.0, 50.0), "b": (1200.0, 50.0), "c": (1.0, 1e-3)}
     parts = [
-        pd.DataFrame({"id": one, "day": DAYS, "y": level + noise * generator.normal(size=60)})
-        for one, (level, noise) in levels.items()
+        pd.DataFrame({"id": name, "day": DAYS, "y": level + noise * generator.normal(size=60)})
+        for name, (level, noise) in levels.items()
     ]
     model = Forecaster(3, id="id", interval=0.8, effort="least", device="cpu").fit(pd.concat(parts))
     assert isinstance(model.choice_, Choice)
     new = pd.DataFrame({"id": ["new"], "day": DAYS[-1:], "y": [1000.0]})
-    found = model.predict(new)
-    width = (found["y_upper"] - found["y_lower"]).to_numpy()
+    forecast = model.predict(new)
+    width = (forecast["y_upper"] - forecast["y_lower"]).to_numpy()
     assert (width > 20.0).all()
     # as wide, relative to its level, if that is another
     small = model.predict(new.assign(y=1.0))

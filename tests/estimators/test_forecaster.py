@@ -84,14 +84,14 @@ def test_frames_of_other_libraries_get_the_same_forecast(fitted, kind) -> None:
 
 def test_arrays_get_arrays(fitted) -> None:
     values = wide()[["load", "heat"]].to_numpy()
-    found = fitted.predict(values)
-    assert {name: part.shape for name, part in found.items()} == {
+    forecast = fitted.predict(values)
+    assert {name: part.shape for name, part in forecast.items()} == {
         "forecast": (6, 2),
         "quantiles": (6, 2, 2),
         "lower": (6, 2),
         "upper": (6, 2),
     }
-    np.testing.assert_array_equal(found["forecast"], fitted.predict()[["load", "heat"]].to_numpy())
+    np.testing.assert_array_equal(forecast["forecast"], fitted.predict()[["load", "heat"]].to_numpy())
     plain = quick().fit([values[:, 0], values[:150, 1]])
     assert [part.shape for part in plain.predict([values[:, 0], values[:, 1]])] == [(6, 1), (6, 1)]
     assert quick(3).fit(values[:, 0]).predict().shape == (3, 1)
@@ -145,31 +145,31 @@ def test_a_covariate_has_the_same_effect_on_the_forecast_as_on_the_past(several)
 
 def test_backtest_measures_what_it_forecasts(fitted) -> None:
     frame = wide(300)
-    found = fitted.backtest(frame, test_size=60, stride=6)
-    assert repr(found).startswith(f"Backtest({len(found.origins)} windows of 6 steps and 2 columns: mse ")
-    assert found.origins.tolist() == list(range(240, 295, 6))
-    one = fitted.predict(frame[:246])
-    np.testing.assert_allclose(found.forecast[1], one[["load", "heat"]].to_numpy())
-    np.testing.assert_array_equal(found.actual[1], frame[["load", "heat"]].to_numpy()[246:252])
+    tested = fitted.backtest(frame, test_size=60, stride=6)
+    assert repr(tested).startswith(f"Backtest({len(tested.origins)} windows of 6 steps and 2 columns: mse ")
+    assert tested.origins.tolist() == list(range(240, 295, 6))
+    forecast = fitted.predict(frame[:246])
+    np.testing.assert_allclose(tested.forecast[1], forecast[["load", "heat"]].to_numpy())
+    np.testing.assert_array_equal(tested.actual[1], frame[["load", "heat"]].to_numpy()[246:252])
     std = frame[["load", "heat"]].to_numpy()[: 240 - 30].std(0)
-    error = (found.forecast - found.actual) / std
-    assert found.metrics["mse"] == pytest.approx((error**2).mean())
-    assert found.metrics["mae"] == pytest.approx(abs(error).mean())
-    within = (found.actual >= found.lower) & (found.actual <= found.upper)
-    assert found.metrics["coverage"] == pytest.approx(within.mean())
-    assert found.by_column["heat"]["mae"] == pytest.approx(abs(found.forecast - found.actual)[:, :, 1].mean())
-    table = found.frame()
+    error = (tested.forecast - tested.actual) / std
+    assert tested.metrics["mse"] == pytest.approx((error**2).mean())
+    assert tested.metrics["mae"] == pytest.approx(abs(error).mean())
+    within = (tested.actual >= tested.lower) & (tested.actual <= tested.upper)
+    assert tested.metrics["coverage"] == pytest.approx(within.mean())
+    assert tested.by_column["heat"]["mae"] == pytest.approx(abs(tested.forecast - tested.actual)[:, :, 1].mean())
+    table = tested.frame()
     assert len(table) == 60
     assert table["date"].iloc[6] == table["origin"].iloc[6] == frame["date"].iloc[246]
     assert fitted.score(frame[200:]) == -fitted.backtest(frame[200:]).metrics["mse"]
 
 
 def test_backtest_of_several_series_covers_each(several) -> None:
-    found = several.backtest(long(), test_size=0.25, stride=3)
-    assert set(found.series) == {0, 1}
-    assert found.origins[found.series == 1].min() == 90
-    assert found.frame()["id"].nunique() == 2
-    np.testing.assert_allclose(found.actual[0, :, 0], long()["y"][120:126])
+    tested = several.backtest(long(), test_size=0.25, stride=3)
+    assert set(tested.series) == {0, 1}
+    assert tested.origins[tested.series == 1].min() == 90
+    assert tested.frame()["id"].nunique() == 2
+    np.testing.assert_allclose(tested.actual[0, :, 0], long()["y"][120:126])
 
 
 def test_intervals_cover_their_share_of_fresh_rows() -> None:
@@ -180,12 +180,14 @@ def test_intervals_cover_their_share_of_fresh_rows() -> None:
 
 def test_rows_that_calibrate_the_interval_do_not_stop_the_training() -> None:
     """240 rows, 30 held out: the first half stops the training, the second sets the width."""
-    rows, later = wide(240, noise=0.5), wide(240, noise=0.5)
+    rows = wide(240, noise=0.5)
+    later = wide(240, noise=0.5)
     later.loc[225:, "load"] += 5.0
-    first, second = (quick(interval=0.5, epochs=20, patience=1).fit(one) for one in (rows, later))
+    first, second = (quick(interval=0.5, epochs=20, patience=1).fit(table) for table in (rows, later))
     assert first.validation_ == second.validation_
     assert first.schedule_ == second.schedule_
-    width, wider = first.width_, second.width_
+    width = first.width_
+    wider = second.width_
     assert width is not None
     assert wider is not None
     assert (wider[:, 0] != width[:, 0]).all()
@@ -199,10 +201,10 @@ def test_rows_that_calibrate_the_interval_do_not_stop_the_training() -> None:
 def test_quantiles_have_their_share_of_fresh_rows_below() -> None:
     rows = wide(1500, noise=0.5)
     model = quick(quantiles=(0.1, 0.5, 0.9)).fit(rows[:1100])
-    found = model.backtest(rows, test_size=400)
-    below = [(found.actual < found.quantiles[:, :, place]).mean() for place in range(3)]  # type: ignore[index]
+    tested = model.backtest(rows, test_size=400)
+    below = [(tested.actual < tested.quantiles[:, :, place]).mean() for place in range(3)]  # type: ignore[index]
     np.testing.assert_allclose(below, [0.1, 0.5, 0.9], atol=0.06)
-    np.testing.assert_array_equal(found.forecast, found.quantiles[:, :, 1])  # type: ignore[index]
+    np.testing.assert_array_equal(tested.forecast, tested.quantiles[:, :, 1])  # type: ignore[index]
 
 
 def test_conformal_width_is_the_right_order_statistic() -> None:
@@ -330,32 +332,33 @@ def test_the_recipe_is_that_of_the_protocol_toa() -> None:
                 # the recipe of another attention
                 assert choose_recipe(backbone, DEFAULT_ATTENTION, windows) == {}
                 continue
-            found = {"operator_rate": config.training.operator_rate, "operator_init": config.attention.operator_init}
-            found["dropout"] = config.model.get("dropout")
-            given = {"operator_rate": 1.0, "operator_init": None, "dropout": plain.model.get("dropout")}
-            assert given | choose_recipe(backbone, DEFAULT_ATTENTION, windows) == found, (backbone, dataset)
+            settings = {"operator_rate": config.training.operator_rate, "operator_init": config.attention.operator_init}
+            settings["dropout"] = config.model.get("dropout")
+            defaults = {"operator_rate": 1.0, "operator_init": None, "dropout": plain.model.get("dropout")}
+            assert defaults | choose_recipe(backbone, DEFAULT_ATTENTION, windows) == settings, (backbone, dataset)
     assert choose_recipe("duet", "softmax", 8000) == {}
 
 
 def test_a_large_table_is_fitted_by_the_recipe_unless_the_user_chooses(monkeypatch) -> None:
     monkeypatch.setattr("toa.estimators.sizes._LARGE_FROM", 50)
-    made = quick(4, backbone="itransformer", lookback=16, epochs=1)
-    rates, run = [], HorizonForecasting.fit
+    model = quick(4, backbone="itransformer", lookback=16, epochs=1)
+    rates = []
+    run = HorizonForecasting.fit
 
     def fit(task, config, *how, **more):
         rates.append(config.training.operator_rate)
         return run(task, config, *how, **more)
 
     monkeypatch.setattr(HorizonForecasting, "fit", fit)
-    fitted = made.fit(wide(120))
+    fitted = model.fit(wide(120))
     assert (fitted.architecture_["attention"]["operator_init"], fitted.schedule_["operator_rate"]) == ("centering", 2.0)
     assert rates == [2.0]
-    own = clone(made).set_params(attention={"name": "toa-relu"}, operator_rate=5.0).fit(wide(120))
-    assert "operator_init" not in own.architecture_["attention"]
-    assert own.schedule_["operator_rate"] == 5.0
+    chosen = clone(model).set_params(attention={"name": "toa-relu"}, operator_rate=5.0).fit(wide(120))
+    assert "operator_init" not in chosen.architecture_["attention"]
+    assert chosen.schedule_["operator_rate"] == 5.0
     # the only column minus the mean over columns would be zero
-    assert "operator_init" not in clone(made).fit(wide(120)[["date", "load"]]).architecture_["attention"]
-    assert clone(made).set_params(attention="softmax").fit(wide(120)).schedule_["operator_rate"] == 1.0
+    assert "operator_init" not in clone(model).fit(wide(120)[["date", "load"]]).architecture_["attention"]
+    assert clone(model).set_params(attention="softmax").fit(wide(120)).schedule_["operator_rate"] == 1.0
 
 
 def test_every_estimator_has_the_same_default_attention() -> None:
@@ -438,11 +441,11 @@ def test_a_new_id_is_forecast_in_its_own_units(several) -> None:
     """A series of fit has the same forecast under another name, up to the rows that its scale comes from."""
     table = long()
     new = table[table["id"] == "y"].assign(id="z")
-    known = several.predict(table, future=future())
-    found = several.predict(pd.concat([table, new]), future=pd.concat([future(), future(z=120)]))
-    pd.testing.assert_frame_equal(found[found["id"] != "z"], known)
-    expected = known.loc[known["id"] == "y", "y"].to_numpy()
-    np.testing.assert_allclose(found.loc[found["id"] == "z", "y"], expected, rtol=0.02)
+    before = several.predict(table, future=future())
+    both = several.predict(pd.concat([table, new]), future=pd.concat([future(), future(z=120)]))
+    pd.testing.assert_frame_equal(both[both["id"] != "z"], before)
+    expected = before.loc[before["id"] == "y", "y"].to_numpy()
+    np.testing.assert_allclose(both.loc[both["id"] == "z", "y"], expected, rtol=0.02)
     assert several.ids_ == ("x", "y")
 
 
@@ -574,13 +577,15 @@ def test_an_export_gives_the_same_forecast_in_units_of_the_data(fitted, tmp_path
 def test_an_export_of_several_series_knows_each_by_its_number(several, tmp_path) -> None:
     several.export(tmp_path / "m.onnx")
     table = long()
-    ahead, known = future(), several.known_
+    ahead = future()
+    covariates = several.known_
     inputs = {"series": [], "marks": [], "future_marks": []}  # type: ignore[var-annotated]
     for name in several.ids_:
-        own, next_ = table[table["id"] == name][-24:], ahead[ahead["id"] == name]
-        inputs["series"].append(own[["y"]].to_numpy())
-        inputs["marks"].append(known.features(pd.DatetimeIndex(own["day"]), own[["promo"]].to_numpy()))
-        inputs["future_marks"].append(known.features(pd.DatetimeIndex(next_["day"]), next_[["promo"]].to_numpy()))
+        past = table[table["id"] == name][-24:]
+        next_ = ahead[ahead["id"] == name]
+        inputs["series"].append(past[["y"]].to_numpy())
+        inputs["marks"].append(covariates.features(pd.DatetimeIndex(past["day"]), past[["promo"]].to_numpy()))
+        inputs["future_marks"].append(covariates.features(pd.DatetimeIndex(next_["day"]), next_[["promo"]].to_numpy()))
     stacked = {name: np.stack(parts) for name, parts in inputs.items()}
     stacked |= {name: stacked[name].astype(np.float32) for name in inputs}
     outputs = run_onnx(tmp_path / "m.onnx", which=np.array([0, 1]), **stacked)

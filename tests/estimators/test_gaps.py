@@ -117,9 +117,9 @@ def test_coverage_and_pinball_loss_leave_out_filled_values() -> None:
     model = quick(missing="ffill", interval=0.5, quantiles=(0.5,), epochs=1).fit(wide(190))
     tested = model.backtest(frame, test_size=40)
     actual = tested.actual
-    known = np.isfinite(actual)
+    is_actual = np.isfinite(actual)
     inside = (actual >= tested.lower) & (actual <= tested.upper)
-    assert tested.metrics["coverage"] == pytest.approx(inside[known].mean())
+    assert tested.metrics["coverage"] == pytest.approx(inside[is_actual].mean())
     assert np.isfinite(tested.metrics["pinball"])
 
 
@@ -152,8 +152,9 @@ def test_methods_are_weighted_by_observed_values_alone() -> None:
 def test_a_fit_without_values_at_its_origins_repeats_the_season() -> None:
     frame = wide(120)
     frame.loc[60:, "load"] = np.nan
+    # no row of the last seasons has a value, which two checks notice
     with (
-        pytest.warns(UserWarning, match="only one value in their last rows"),
+        pytest.warns(UserWarning, match="'load' since"),
         pytest.warns(UserWarning, match="has no value in its last 60 rows"),
     ):
         model = Forecaster(HORIZON, missing="ffill", epochs=1, values=["load"]).fit(frame)

@@ -56,7 +56,9 @@ def test_levels_of_a_step_are_adjacent() -> None:
 
 def test_features_start_without_effect_and_act_on_past_and_future() -> None:
     model = HorizonModel(Ramp(2, 2), levels=1, features=1, channels=1)
-    series, marks, future = torch.ones(1, 2, 1), torch.zeros(1, 2, 1), torch.ones(1, 2, 1)
+    series = torch.ones(1, 2, 1)
+    marks = torch.zeros(1, 2, 1)
+    future = torch.ones(1, 2, 1)
     assert model(series, marks, future).flatten().tolist() == [1.0, 2.0]
     # g(m) = 3 m: nothing comes off a past of zeros, 3 is added to a future of ones
     model.effect = torch.nn.Linear(1, 1, bias=False)
@@ -71,7 +73,8 @@ def test_the_penalty_of_a_model_is_in_the_loss() -> None:
     settings = {"embed_dim": 8, "moving_average": 5}
     inner = build_forecaster("duet", lookback=16, horizon=4, channels=2, attention="softmax", settings=settings)
     model = HorizonModel(inner.train(), levels=1, features=0, channels=2)
-    x, y = torch.randn(3, 16, 2), torch.randn(3, 4, 2)
+    x = torch.randn(3, 16, 2)
+    y = torch.randn(3, 4, 2)
     torch.manual_seed(0)
     config: Any = SimpleNamespace(levels=(), loss="mae")
     loss = HorizonForecasting().loss(config, make_fabric(torch.device("cpu")))(model, x, y)
@@ -83,25 +86,26 @@ def test_the_penalty_of_a_model_is_in_the_loss() -> None:
 
 def test_inputs_and_outputs_are_in_units_of_the_data() -> None:
     inner = HorizonModel(Ramp(2, 2), levels=1, features=0, channels=1)
-    mean, std = torch.tensor([[10.0], [100.0]]).double(), torch.tensor([[2.0], [20.0]]).double()
+    mean = torch.tensor([[10.0], [100.0]]).double()
+    std = torch.tensor([[2.0], [20.0]]).double()
     width = torch.tensor([[1.0], [2.0]]).double()
     model = UnitsModel(inner, mean, std, point=0, width=width)
     series = torch.tensor([[[12.0], [10.0]], [[100.0], [120.0]]]).double()
-    found = join_batches([model.predict(series[one : one + 1], torch.tensor([one])) for one in range(2)])
+    forecast = join_batches([model.predict(series[index : index + 1], torch.tensor([index])) for index in range(2)])
     # standardised: (1, 0) and (0, 1), both of deviation 1/2
-    assert found["forecast"][:, :, 0].tolist() == [[10.0, 12.0], [120.0, 140.0]]
+    assert forecast["forecast"][:, :, 0].tolist() == [[10.0, 12.0], [120.0, 140.0]]
     half = (0.25 + 0.01) ** 0.5
     expected = torch.tensor([[2.0 * half, 4.0 * half], [20.0 * half, 40.0 * half]]).double()
-    assert_near(found["upper"][:, :, 0] - found["forecast"][:, :, 0], expected, 1e-6)
-    assert_near(found["forecast"][:, :, 0] - found["lower"][:, :, 0], expected, 1e-6)
-    assert model.outputs == tuple(found) == ("forecast", "lower", "upper")
+    assert_near(forecast["upper"][:, :, 0] - forecast["forecast"][:, :, 0], expected, 1e-6)
+    assert_near(forecast["forecast"][:, :, 0] - forecast["lower"][:, :, 0], expected, 1e-6)
+    assert model.outputs == tuple(forecast) == ("forecast", "lower", "upper")
 
 
 def test_quantiles_that_cross_are_put_in_order() -> None:
     inner = HorizonModel(Ramp(1, 3), levels=3, features=0, channels=1)
     inner.model.weight.data.fill_(-1.0)  # type: ignore[operator]
-    one = torch.ones(1, 1).double()
-    model = UnitsModel(inner, 0 * one, one, point=1, shown=(0, 2))
+    unit = torch.ones(1, 1).double()
+    model = UnitsModel(inner, 0 * unit, unit, point=1, shown=(0, 2))
     forecast, quantiles = model(torch.zeros(1, 1, 1).double())
     assert forecast.flatten().tolist() == [-1.0]
     assert quantiles.flatten().tolist() == [-2.0, 0.0]
@@ -129,8 +133,8 @@ def test_windows_stay_within_their_series_and_their_targets(lengths, lookback, h
     assert (y[:, :, 0] == owners.view(-1, 1)).all()
     assert (y[:, 0, 1] == x[:, -1, 1] + 1).all()
     for place, (begin, rows) in enumerate(zip(firsts, lengths, strict=True)):
-        own = y[owners == place, :, 1]
-        assert own[:, 0].tolist() == list(range(max(begin, lookback), rows - horizon + 1))
+        targets = y[owners == place, :, 1]
+        assert targets[:, 0].tolist() == list(range(max(begin, lookback), rows - horizon + 1))
 
 
 def test_the_order_of_an_epoch_is_of_all_windows() -> None:

@@ -75,9 +75,10 @@ def test_a_registered_family_is_weighted_fitted_again_saved_and_loaded(tmp_path,
         tested = model.backtest(table, test_size=20)
         model.save(tmp_path / "m.toa")
         loaded = Forecaster.load(tmp_path / "m.toa")
-        expected, found = model.predict(table), loaded.predict(table)
+        expected = model.predict(table)
+        forecast = loaded.predict(table)
         # a file has the weights in another order
-        np.testing.assert_allclose(found.drop(columns="date"), expected.drop(columns="date"), rtol=1e-12)
+        np.testing.assert_allclose(forecast.drop(columns="date"), expected.drop(columns="date"), rtol=1e-12)
         np.testing.assert_allclose(loaded.backtest(table, test_size=20).forecast, tested.forecast, rtol=1e-12)
         # all rows, not those before the origins
         assert model.choice_ is not None

@@ -14,8 +14,10 @@ from toa.estimators import Forecaster
 
 pytestmark = [pytest.mark.data, pytest.mark.slow]
 
-# rows of the benchmark, and those whose statistics it standardises by
-ROWS, TRAIN = 14_400, 8_640
+# rows of the benchmark
+ROWS = 14_400
+# rows whose statistics it standardises by
+TRAIN = 8_640
 
 
 def protocol_error() -> float:
@@ -47,10 +49,10 @@ def test_a_user_file_is_forecast_as_well_as_by_the_protocol(tmp_path) -> None:
     model = Forecaster.load(tmp_path / "plant.toa")
     # fourteen days
     assert model.lookback_ == 336
-    found = model.backtest(frame, test_size=0.2)
-    assert found.origins.min() == ROWS - 2_880
-    assert len(found.forecast) == 2_785
+    tested = model.backtest(frame, test_size=0.2)
+    assert tested.origins.min() == ROWS - 2_880
+    assert len(tested.forecast) == 2_785
     std = frame.drop(columns="date").to_numpy()[:TRAIN].std(0)
-    mse = float(np.square((found.forecast - found.actual) / std).mean())
+    mse = float(np.square((tested.forecast - tested.actual) / std).mean())
     assert mse <= 1.05 * protocol_error()
-    assert 0.75 <= found.metrics["coverage"] <= 0.85
+    assert 0.75 <= tested.metrics["coverage"] <= 0.85

@@ -228,8 +228,8 @@ def test_a_forged_forecaster_without_a_network_is_refused(tmp_path, changes):
     Forecaster(2, lookback=16, epochs=1, effort="least").fit(columns("a")).save(path)
 
     def change(facts):
-        known = facts["fitted"]["known"] | changes.get("known", {})
-        facts["fitted"] |= changes | {"known": known}
+        covariates = facts["fitted"]["known"] | changes.get("known", {})
+        facts["fitted"] |= changes | {"known": covariates}
 
     forged(path, change)
     with pytest.raises(ValueError, match=r"model\.toa must"):

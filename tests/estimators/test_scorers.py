@@ -87,7 +87,8 @@ def test_a_small_memory_budget_changes_no_score(name, monkeypatch):
 
 @pytest.mark.parametrize("name", SCORERS)
 def test_the_score_on_arrival_is_that_of_the_last_row(name):
-    scorer, new = fit(name), rows(40, 1)
+    scorer = fit(name)
+    new = rows(40, 1)
     ends = scorer.ends(new, WINDOW)
     assert len(ends) == 40 - WINDOW + 1
     np.testing.assert_allclose(ends[-1], scorer.rows(new)[-1], rtol=1e-9)
@@ -96,7 +97,8 @@ def test_the_score_on_arrival_is_that_of_the_last_row(name):
 
 @pytest.mark.parametrize("name", SCORERS)
 def test_a_scorer_survives_its_state(name):
-    scorer, new = fit(name), rows(40, 1)
+    scorer = fit(name)
+    new = rows(40, 1)
     assert (SCORERS[name].load(scorer.state(), new.shape[1]).rows(new) == scorer.rows(new)).all()
 
 

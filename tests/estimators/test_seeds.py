@@ -60,9 +60,9 @@ def test_the_network_alone_averages_as_many_seeds_as_are_asked_for():
     networks = [quick(seed=seed, epochs=2).fit(noisy()) for seed in (5, 6, 7)]
     single = [network.predict() for network in networks]
     assert several.seeds_ == (5, 6, 7)
-    expected = np.mean([found[["load", "heat"]].to_numpy() for found in single], axis=0)
+    expected = np.mean([forecast[["load", "heat"]].to_numpy() for forecast in single], axis=0)
     np.testing.assert_allclose(several.predict()[["load", "heat"]], expected, rtol=1e-6)
-    assert np.ptp([found["load"] for found in single], axis=0).max() > 1e-3
+    assert np.ptp([forecast["load"] for forecast in single], axis=0).max() > 1e-3
     assert several.validation_ == pytest.approx(np.mean([network.validation_ for network in networks]))
 
 
@@ -74,13 +74,14 @@ def test_the_network_alone_is_one_network_unless_more_are_asked_for(trained):
 
 
 def test_the_default_averages_seeds_that_lower_the_error_at_the_origins(network_decides, trained):
-    model, single = auto(seeds=2).fit(noisy()), auto(seeds=1).fit(noisy())
+    model = auto(seeds=2).fit(noisy())
+    single = auto(seeds=1).fit(noisy())
     assert model.seeds_ == (2024, 2025)
     assert model.weights_ == {"toa": 1.0}
     assert model.shown_weights() == {"toa (2 seeds)": 1.0}
     # validated and trained again with both seeds, then the same with the first
     assert trained == [(2024, True), (2025, True), (2024, False), (2025, False), (2024, True), (2024, False)]
-    errors = [one.choice_.ensemble.errors["toa"] for one in (model, single)]
+    errors = [forecaster.choice_.ensemble.errors["toa"] for forecaster in (model, single)]
     assert errors[0] < errors[1]
     # training again has no held-out rows: the losses are those of validation
     assert model.validation_ == pytest.approx(
@@ -97,12 +98,16 @@ def test_weights_and_errors_are_those_of_the_mean(network_decides):
     rows = noisy()[["load", "heat"]].to_numpy()
     model = auto(seeds=2).fit(rows)
     origins = RollingOrigins.choose([len(rows)], horizon=6, share=0.125, columns=2)
-    each, series, parts = origins.per_column(np.full((1, 2), len(rows))), list(rows.T), []
+    each = origins.per_column(np.full((1, 2), len(rows)))
+    series = list(rows.T)
+    parts = []
     for seed in (2024, 2025):
         single = auto(seeds=1, seed=seed)
-        panel, settings = single.read(rows), single.settings_of_fit()
+        panel = single.read(rows)
+        settings = single.settings_of_fit()
         stages = FitRows(panel, panel.columns, series, settings, 1, Ceiling(None))
-        training, histories = stages.before(origins, each), stages.at(origins, each)
+        training = stages.before(origins, each)
+        histories = stages.at(origins, each)
         parts.append(validate(candidates(settings, 1), training, histories)["toa"].forecasts)
     _, errors = weigh_at(each, series, {"toa": np.mean(parts, axis=0)}, series_scale(series, 1))
     assert model.choice_.ensemble.errors["toa"] == pytest.approx(errors["toa"], rel=1e-6)
@@ -178,9 +183,10 @@ def test_a_saved_mean_keeps_all_networks(network_decides, tmp_path, folder):
         model.save(tmp_path / "m.toa")
         loaded = Forecaster.load(tmp_path / "m.toa")
     assert (loaded.seeds_, len(loaded.model_.models)) == ((2024, 2025), 2)
-    expected, found = model.predict(noisy()), loaded.predict(noisy())
-    assert list(found.columns) == list(expected.columns)
-    np.testing.assert_array_equal(found.drop(columns="date"), expected.drop(columns="date"))
+    expected = model.predict(noisy())
+    forecast = loaded.predict(noisy())
+    assert list(forecast.columns) == list(expected.columns)
+    np.testing.assert_array_equal(forecast.drop(columns="date"), expected.drop(columns="date"))
 
 
 def test_a_network_without_its_mean_is_saved_as_before(tmp_path):
@@ -211,10 +217,11 @@ def test_covariates_quantiles_explanations_and_backtests_use_the_mean():
 
 @pytest.mark.slow
 def test_an_exported_mean_gives_its_forecast(tmp_path):
-    model, rows = quick(seeds=2, epochs=1).fit(wide()), wide()[["load", "heat"]].to_numpy()
+    model = quick(seeds=2, epochs=1).fit(wide())
+    rows = wide()[["load", "heat"]].to_numpy()
     model.export(tmp_path / "m.onnx")
-    found = run_onnx(tmp_path / "m.onnx", series=rows[None, -24:].astype(np.float32))
-    np.testing.assert_allclose(found["forecast"][0], model.predict(rows), rtol=1e-5)
+    outputs = run_onnx(tmp_path / "m.onnx", series=rows[None, -24:].astype(np.float32))
+    np.testing.assert_allclose(outputs["forecast"][0], model.predict(rows), rtol=1e-5)
 
 
 def test_the_page_names_the_seeds(network_decides, tmp_path):

@@ -112,11 +112,12 @@ def test_weights_lower_the_log_loss_below_that_of_every_member():
 
 
 def test_the_accuracy_of_a_stack_of_noise_is_that_of_chance():
-    stated, seeming = [], []
+    stated = []
+    seeming = []
     codes = np.arange(40) % 2
     for seed in range(60):
         rng = np.random.default_rng(seed)
-        members = {str(one): softmax(rng.normal(size=(40, 2))) for one in range(8)}
+        members = {str(number): softmax(rng.normal(size=(40, 2))) for number in range(8)}
         chosen = choose(members, codes, seed=seed)
         stated.append(chosen.accuracies["stack"])
         seeming.append(accuracy(chosen.combine(members, 40), codes))
@@ -127,7 +128,8 @@ def test_the_accuracy_of_a_stack_of_noise_is_that_of_chance():
 
 @pytest.mark.slow
 def test_heads_of_noise_state_the_accuracy_of_chance_and_are_not_certain():
-    stated, losses = [], []
+    stated = []
+    losses = []
     codes = np.arange(40) % 2
     for seed in range(30):
         rng = np.random.default_rng(seed)
@@ -148,12 +150,13 @@ def test_heads_of_noise_state_the_accuracy_of_chance_and_are_not_certain():
 
 def test_baselines_know_the_most_frequent_class_and_the_nearest_case():
     series = np.repeat([[0.0], [0.1], [5.0], [5.1], [5.2]], 12, axis=1)[:, None].astype(np.float32)
-    found = baseline_accuracies(series, np.array([0, 0, 1, 1, 0]), seed=0)
-    assert found == {"most frequent class": 0.6, "1-NN": 0.8}
+    accuracies = baseline_accuracies(series, np.array([0, 0, 1, 1, 0]), seed=0)
+    assert accuracies == {"most frequent class": 0.6, "1-NN": 0.8}
 
 
 def test_cases_of_other_lengths_are_stretched_or_padded():
-    short, full = np.arange(4.0)[:, None], np.linspace(0.0, 3.0, 16)[:, None]
+    short = np.arange(4.0)[:, None]
+    full = np.linspace(0.0, 3.0, 16)[:, None]
     aligned = align_cases([short, full], 16)
     assert aligned.shape == (2, 1, 16)
     assert np.allclose(aligned[0], aligned[1])
@@ -168,15 +171,16 @@ def test_cases_of_other_lengths_are_stretched_or_padded():
 def test_features_of_a_case_depend_on_it_alone_and_are_finite(name, shape):
     series = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     series[2] = 1.0
-    found = FEATURES[name](series)
-    assert found.dtype == np.float32
-    assert np.isfinite(found).all()
-    assert np.allclose(found[1:2], FEATURES[name](series[1:2]), atol=1e-5)
+    features = FEATURES[name](series)
+    assert features.dtype == np.float32
+    assert np.isfinite(features).all()
+    assert np.allclose(features[1:2], FEATURES[name](series[1:2]), atol=1e-5)
 
 
 def test_features_hold_what_their_names_say():
     t = np.linspace(0.0, 1.0, 64, dtype=np.float32)
-    ramp, wave = t, np.sin(40.0 * t)
+    ramp = t
+    wave = np.sin(40.0 * t)
     series = np.stack((ramp, wave))[None]
     assert np.allclose(FEATURES["statistics"](series)[0, :2], [0.5, wave.mean()], atol=1e-5)
     assert FEATURES["statistics of quarters"](series).shape == (1, 8 * 2 * (1 + 2 + 4))
@@ -237,7 +241,8 @@ def test_other_kernels_than_saved_are_refused(kernels):
 
 def test_kernels_leave_the_state_of_the_process_as_it_was():
     before = np.random.get_state(legacy=False)["state"]["key"].copy()  # noqa: NPY002
-    generator, threads = torch.get_rng_state(), torch.get_num_threads()
+    generator = torch.get_rng_state()
+    threads = torch.get_num_threads()
     first, second = (KernelFeatures.fit(waves(channels=1)[0], FEW, seed=4)[1] for _ in range(2))
     assert np.array_equal(first, second)
     assert np.array_equal(np.random.get_state(legacy=False)["state"]["key"], before)  # noqa: NPY002

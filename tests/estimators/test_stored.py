@@ -16,17 +16,17 @@ STORED = Path(__file__).with_name("stored")
 
 
 def test_a_stored_forecaster_gives_its_quantiles_and_intervals() -> None:
-    found = Forecaster.load(STORED / "forecaster.toa", device="cpu").predict(wide())
-    assert found["load"].iloc[[0, 5]].tolist() == pytest.approx([100.03365958, 104.60562362], rel=1e-4)
-    assert found["load_q0.1"].iloc[0] == pytest.approx(98.47538069, rel=1e-4)
-    assert found["heat_upper"].iloc[-1] == pytest.approx(-3.89529982, rel=1e-4)
+    forecast = Forecaster.load(STORED / "forecaster.toa", device="cpu").predict(wide())
+    assert forecast["load"].iloc[[0, 5]].tolist() == pytest.approx([100.03365958, 104.60562362], rel=1e-4)
+    assert forecast["load_q0.1"].iloc[0] == pytest.approx(98.47538069, rel=1e-4)
+    assert forecast["heat_upper"].iloc[-1] == pytest.approx(-3.89529982, rel=1e-4)
 
 
 def test_a_stored_forecaster_uses_its_covariates() -> None:
     model = Forecaster.load(STORED / "forecaster-covariates.toa", device="cpu")
-    found = model.predict(long(), future=future(promo=1.0))
-    assert found["y"].iloc[[0, 6]].tolist() == pytest.approx([1.81315582, 14.51997805], rel=1e-4)
-    assert found["y_lower"].iloc[-1] == pytest.approx(16.07159151, rel=1e-4)
+    forecast = model.predict(long(), future=future(promo=1.0))
+    assert forecast["y"].iloc[[0, 6]].tolist() == pytest.approx([1.81315582, 14.51997805], rel=1e-4)
+    assert forecast["y_lower"].iloc[-1] == pytest.approx(16.07159151, rel=1e-4)
 
 
 def test_a_stored_detector_gives_its_scores_and_thresholds() -> None:
@@ -39,8 +39,8 @@ def test_a_stored_detector_gives_its_scores_and_thresholds() -> None:
 
 def test_a_stored_classifier_gives_its_probabilities() -> None:
     X, y = signals(seed=1)
-    found = Classifier.load(STORED / "classifier.toa", device="cpu").predict_proba(X)
-    np.testing.assert_allclose(found[:2, 0], [0.38195861, 0.51928821], rtol=1e-4)
+    proba = Classifier.load(STORED / "classifier.toa", device="cpu").predict_proba(X)
+    np.testing.assert_allclose(proba[:2, 0], [0.38195861, 0.51928821], rtol=1e-4)
     framed = Classifier.load(STORED / "classifier-frame.toa", device="cpu")
     by_id = framed.predict_proba(long_frame(X, names(y)))
     assert by_id["quick"].iloc[:2].tolist() == pytest.approx([0.59072419, 0.57475418], rel=1e-4)

@@ -30,7 +30,8 @@ def test_boosted_trees_have_the_predictions_of_scikit_learn(regressor):
 def test_isolation_trees_have_the_scores_of_scikit_learn():
     inputs = rows()
     # rows that are equal share a leaf
-    inputs[:20] = inputs[0]
+    same = slice(0, 20)
+    inputs[same] = inputs[0]
     forest = IsolationForest(n_estimators=10, max_samples=64, random_state=3).fit(inputs)
     trees = from_tables(**read_isolation_trees(forest), depth=6)
     new = 2.0 * rows(50, 1).astype(np.float32)

@@ -80,7 +80,7 @@ class Backtest:
 
     def table(self) -> pd.DataFrame:
         """A row per method, the model first, and a column per score."""
-        return pd.DataFrame({name: found.overall for name, found in self.comparison.items()}).T
+        return pd.DataFrame({name: scores.overall for name, scores in self.comparison.items()}).T
 
     def rows(self, first: str) -> list[tuple[str, ...]]:
         """The table as text; `first` is the title of the methods. Scores that are not defined are "-".
@@ -90,22 +90,28 @@ class Backtest:
         table = self.table()
         names = [name for name in TITLES if name in table]
         head = (first, *(TITLES[name] for name in names))
-        lines = [(str(one), *(f"{scores[name]:.4g}" for name in names)) for one, scores in table.iterrows()]
+        lines = [(str(method), *(f"{scores[name]:.4g}" for name in names)) for method, scores in table.iterrows()]
         return [head, *(tuple("-" if cell == "nan" else cell for cell in line) for line in lines)]
 
     def verdicts(self) -> list[str]:
         """In words, per baseline: where the model has the larger MAE, or that all are equal."""
-        own, lines = self.comparison["model"], []
+        model = self.comparison["model"]
+        lines = []
         for name, other in self.comparison.items():
             if name == "model":
                 continue
-            gaps = {column: scores["mae"] - other.by_column[column]["mae"] for column, scores in own.by_column.items()}
+            gaps = {
+                column: scores["mae"] - other.by_column[column]["mae"] for column, scores in model.by_column.items()
+            }
             # a column without an actual value has no error
             gaps = {column: gap for column, gap in gaps.items() if np.isfinite(gap)}
             lost = [column for column, gap in gaps.items() if gap > 0]
-            word = "loses to" if lost else "beats" if any(gaps.values()) else "equals"
-            everywhere = not lost or 1 < len(lost) == len(gaps)
-            lines.append(f"{word} {name} on {'every column' if everywhere else ', '.join(lost)}")
+            word = "beats" if any(gaps.values()) else "equals"
+            if lost:
+                word = "loses to"
+            is_everywhere = not lost or 1 < len(lost) == len(gaps)
+            where = "every column" if is_everywhere else ", ".join(lost)
+            lines.append(f"{word} {name} on {where}")
         return lines
 
     def frame(self) -> Any:
@@ -120,11 +126,12 @@ class Backtest:
         for index, name in enumerate(self.by_column):
             columns[f"{name}_actual"] = self.actual[:, :, index].ravel()
         parts = ("forecast", "quantiles", "lower", "upper")
-        found = {name: getattr(self, name) for name in parts if getattr(self, name) is not None}
-        columns |= forecast_columns(found, tuple(self.by_column), self.levels)
+        forecasts = {name: getattr(self, name) for name in parts if getattr(self, name) is not None}
+        columns |= forecast_columns(forecasts, tuple(self.by_column), self.levels)
         return pd.DataFrame(columns) if self.panel.backend is None else to_native(self.panel, columns)
 
     def _stamps(self, owners: np.ndarray, rows: np.ndarray) -> Any:
+        """Times of rows of series, or the rows without times."""
         if self.panel.times is None:
             return rows
         begins = np.cumsum([0, *self.panel.lengths])[:-1]
@@ -145,7 +152,9 @@ def measure(
     fitted: FittedForecaster, prediction: Prediction, panel: Panel, places: Sequence[tuple[int, int]]
 ) -> Backtest:
     """Compare forecasts with actual values, and with those of the methods of the forecaster."""
-    columns, season, levels = fitted.columns, fitted.season, tuple(map(float, fitted.quantiles))
+    columns = fitted.columns
+    season = fitted.season
+    levels = tuple(map(float, fitted.quantiles))
     values = panel.observed(columns)
     owners = torch.tensor([index for index, _ in places])
     actual = torch.from_numpy(np.stack([values[index][first : first + fitted.horizon] for index, first in places]))
@@ -221,7 +230,8 @@ def forecast_with_refits(
     Each is fitted to the rows before the first tested row of each series, `firsts`, and a multiple of `every`.
     """
     blocks = np.array([(origin - firsts[index]) // every for index, origin in places])
-    order, parts = [], []
+    order = []
+    parts = []
     for block in np.unique(blocks).tolist():
         last = [max(0, rows - first - every * block) for first, rows in zip(firsts, panel.lengths, strict=True)]
         fitted = fit_again(panel.before(last))
@@ -235,13 +245,14 @@ def forecast_with_refits(
 
 def first_tested(panel: Panel, index: int, test_size: float | int | None, lookback: int, horizon: int) -> int:
     """First tested row of the series with this index; `test_size` as in `Forecaster.backtest`."""
-    rows, whole = panel.lengths[index], hasattr(test_size, "__index__")
+    rows = panel.lengths[index]
+    is_count = hasattr(test_size, "__index__")
     if test_size is None:
         first = lookback
-    elif not hasattr(test_size, "__float__") or not 0.0 < test_size < (rows if whole else 1.0):
+    elif not hasattr(test_size, "__float__") or not 0.0 < test_size < (rows if is_count else 1.0):
         # users give dates too
-        given: object = test_size
-        remedies = ["to test from a date on, count its rows"] if isinstance(given, str) else []
+        size: object = test_size
+        remedies = ["to test from a date on, count its rows"] if isinstance(size, str) else []
         raise ArgumentError(
             "test_size",
             Phrase(f"be a share in (0, 1) or a number of rows below the {rows} of ", panel.label(index)),
@@ -249,7 +260,7 @@ def first_tested(panel: Panel, index: int, test_size: float | int | None, lookba
             *remedies,
         )
     else:
-        first = rows - int(test_size if whole else rows * test_size)
+        first = rows - int(test_size if is_count else rows * test_size)
     # all columns must have begun
     lookback += 0 if panel.begins is None else int(panel.begins[index].max())
     first = max(lookback, first)
@@ -273,7 +284,8 @@ def without_last(panel: Panel, frame: pd.DataFrame, test_size: float, horizon: i
     kept = [rows[: len(rows) - int(len(rows) * test_size)] for rows in panel.rows]
     for index, begins in enumerate(panel.begins or ()):
         if begins.max() >= len(kept[index]):
-            name, row = panel.columns[int(begins.argmax())], int(begins.max()) + 1
+            name = panel.columns[int(begins.argmax())]
+            row = int(begins.max()) + 1
             raise ArgumentError(
                 part_of(panel.label(index), f"column {name!r}"),
                 "begin before the tested rows",
@@ -287,7 +299,8 @@ def without_last(panel: Panel, frame: pd.DataFrame, test_size: float, horizon: i
     places = np.sort(np.concatenate(kept))
     early = frame.iloc[places[places >= 0]]
     for name, texts in panel.categories.items():
-        if late := sorted(set(texts) - set(map(str, early[name]))):
+        late = sorted(set(texts) - set(map(str, early[name])))
+        if late:
             row = int((frame[name].astype(str) == late[0]).to_numpy().argmax()) + 1
             share = Argument("test_size", test_size)
             raise ArgumentError(

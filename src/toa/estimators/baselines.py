@@ -32,26 +32,45 @@ REGRESSIONS = {f"{name} + covariates": name for name in ("seasonal naive", "thet
 _BLOCK = 2048
 # series times settings of a grid that are computed together: they stay in the cache of a processor
 _GRID_VALUES = 10_000
-# a season is used if the autocorrelation at its lag is significant at 90 % and there are three seasons
-_SIGNIFICANCE, _SEASONS = 1.645, 3
+# a season is used if the autocorrelation at its lag is significant at 90 %
+_SIGNIFICANCE = 1.645
+# and if there are this many seasons
+_SEASONS = 3
 # a series with fewer seasons is too short for this test
 SEASONS_TO_TELL = 4
-# seasons to search for in data without dates, and the autocorrelation that makes one
-_TRIED_SEASONS, _LEAST_CORRELATION = (24, 12, 7, 4, 48, 52, 96), 0.3
+# seasons to search for in data without dates
+_TRIED_SEASONS = (24, 12, 7, 4, 48, 52, 96)
+# the autocorrelation that makes one
+_LEAST_CORRELATION = 0.3
+# series in which they are searched
+_SEARCHED_SERIES = 200
+# seasons at the end of each of these series that are read
+_SEARCHED_SEASONS = 20
+# smoothing: grid of the level
 _LEVELS = np.concatenate(([0.01], np.linspace(0.05, 0.95, 19), [0.99]))
+# damped trend: grid of level, trend and damping
 _LEVEL_TREND_DAMPING = [
     (level, level * share, damping)
     for level in (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
     for share in (0.0, 0.05, 0.1, 0.2, 0.35)
     for damping in (0.8, 0.9, 0.95, 0.98)
 ]
-# optimised Theta: level and share of the trend, and values before errors count
+# optimised Theta: grid of the level and of the share of the trend
 _LEVEL_SHARE = [(level, share) for share in (0.0, 0.25, 0.5, 0.75, 1.0) for level in (0.05, *_LEVELS[2::2])]
+# optimised Theta: values before errors count
 _UNCOUNTED = 3
-# linear model: windows to fit to and their values, rounds of weights against outliers, and strength of the ridge
-_WINDOWS, _VALUES, _ROUNDS, _RIDGE = 40_000, 15_000_000, 2, 1e-3
-# smallest scale of a window, in mean deviations, and largest target of the linear model, in scales
-_LEAST_SCALE, _LARGEST = 0.01, 50.0
+# linear model: windows to fit to, unless given
+_WINDOWS = 40_000
+# linear model: values of these windows
+_VALUES = 15_000_000
+# linear model: rounds of weights against outliers
+_ROUNDS = 2
+# linear model: strength of the ridge
+_RIDGE = 1e-3
+# linear model: largest target, in scales
+_LARGEST = 50.0
+# smallest scale of a window, in mean deviations
+_LEAST_SCALE = 0.01
 # linear model: smallest error that determines a weight, in medians
 _LEAST_ERROR = 0.3
 
@@ -60,11 +79,11 @@ def align_histories(series: Sequence[Float64[np.ndarray, " _"]], most: int | Non
     """The series at the end of the rows of one array, NaN before them; at most the last `most` values."""
     rows = max(map(len, series))
     rows = rows if most is None else min(rows, most)
-    found = np.full((len(series), rows), np.nan)
+    history = np.full((len(series), rows), np.nan)
     for index, values in enumerate(series):
         last = values[-rows:]
-        found[index, rows - len(last) :] = last
-    return found
+        history[index, rows - len(last) :] = last
+    return history
 
 
 @BASELINES.register("seasonal naive")
@@ -95,7 +114,8 @@ def theta(history: History, season: int, horizon: int) -> Forecast:
     """The Theta method: exponential smoothing plus half of the linear trend, of the series without its season."""
 
     def forecast(values: History) -> Forecast:
-        count, none = np.isfinite(values).sum(1), np.zeros_like(_LEVELS)
+        count = np.isfinite(values).sum(1)
+        none = np.zeros_like(_LEVELS)
         best, chosen, _ = _smooth(values, _LEVELS, none, none, np.zeros(len(values)))
         weight = _LEVELS[best]
         # positions are counted from the middle of the series, so that their mean is zero
@@ -114,7 +134,8 @@ def damped_trend(history: History, season: int, horizon: int) -> Forecast:
     alpha, beta, phi = (np.array(part) for part in zip(*_LEVEL_TREND_DAMPING, strict=True))
 
     def forecast(values: History) -> Forecast:
-        rows, first = np.arange(len(values)), values.shape[1] - np.isfinite(values).sum(1)
+        rows = np.arange(len(values))
+        first = values.shape[1] - np.isfinite(values).sum(1)
         second = np.minimum(first + 4, values.shape[1] - 1)
         start = (values[rows, second] - values[rows, first]) / np.maximum(second - first, 1)
         best, level, trend = _smooth(values, alpha, beta, phi, start)
@@ -136,10 +157,11 @@ def optimised_theta(history: History, season: int, horizon: int) -> Forecast:
         blocks = _grid_blocks(len(values), len(alpha))
         return np.concatenate([_follow_line(values[block], alpha, share, horizon) for block in blocks])
 
-    found, short = _without_season(history, season, horizon, forecast), np.isfinite(history).sum(1) <= _UNCOUNTED
+    forecasts = _without_season(history, season, horizon, forecast)
+    short = np.isfinite(history).sum(1) <= _UNCOUNTED
     # no error counts: there is nothing to choose by
-    found[short] = theta(history[short], season, horizon)
-    return found
+    forecasts[short] = theta(history[short], season, horizon)
+    return forecasts
 
 
 class _Line(NamedTuple):
@@ -275,15 +297,16 @@ class LinearModel:
         windows: int | None = None,
     ) -> "LinearModel | None":
         """Fit to windows of all series, at most `windows`; None if no series is long enough."""
-        found = sample_windows(history, lookback, horizon, np.random.default_rng(seed), windows)
-        if found is None:
+        sample = sample_windows(history, lookback, horizon, np.random.default_rng(seed), windows)
+        if sample is None:
             return None
+        pasts, nexts = sample
         model = cls(season=season, by_season=by_season, weights=np.zeros((lookback + 1, horizon)))
-        inputs, centre, scale = model._inputs(found[0])
-        target = (found[1] - centre) / scale - model._naive(inputs)
+        inputs, centre, scale = model._inputs(pasts)
+        target = (nexts - centre) / scale - model._naive(inputs)
         target = np.clip(target, -_LARGEST, _LARGEST)
         # all windows take much memory: two arrays of them at a time, the values of the first in place of others
-        del found
+        del sample, pasts, nexts
         weighted = np.abs(inputs)
         weight = 1.0 / np.maximum(weighted.mean(1), 1.0)
         for _ in range(_ROUNDS + 1):
@@ -304,7 +327,9 @@ class LinearModel:
 
     def _inputs(self, window: Float64[np.ndarray, "n l"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Scaled lags and a constant (N, L + 1), centre and scale (N, 1)."""
-        inputs, centre, scale = np.ones((len(window), window.shape[1] + 1)), *np.empty((2, len(window), 1))
+        inputs = np.ones((len(window), window.shape[1] + 1))
+        centre = np.empty((len(window), 1))
+        scale = np.empty((len(window), 1))
         # in blocks, because steps on the way are as large as the windows
         for block in row_blocks(window):
             part = window[block]
@@ -321,33 +346,35 @@ class LinearModel:
         return last[:, np.arange(self.weights.shape[1]) % self.season]
 
 
-def choose_season(given: int | None, usual: int | None, series: Sequence[Float64[np.ndarray, " _"]]) -> int:
-    """The season that the user gives, the usual one of the frequency if a series is as long, or one that is found."""
+def choose_season(season: int | None, usual: int | None, series: Sequence[Float64[np.ndarray, " _"]]) -> int:
+    """The season of the user, or if None the usual one of the frequency if a series is as long, or one by the data."""
     longest = max(map(len, series))
-    if given is not None and given > longest // 2:
+    if season is not None and season > longest // 2:
         raise ArgumentError(
             "season",
             f"be at most half of the rows of the longest series, {longest // 2}",
-            given,
+            season,
             "give a shorter season or more rows",
         )
-    return given or (usual if usual and usual <= longest else find_season(series))
+    if season:
+        return season
+    return usual if usual and usual <= longest else find_season(series)
 
 
 def find_season(series: Sequence[Float64[np.ndarray, " _"]]) -> int:
     """Season of most series, by the autocorrelation of their changes; 1 if there is none."""
-    found = {}
+    means = {}
     for season in _TRIED_SEASONS:
-        own = []
-        for values in series[:200]:
-            changes = np.diff(values[-20 * season - 1 :])
+        correlations = []
+        for values in series[:_SEARCHED_SERIES]:
+            changes = np.diff(values[-_SEARCHED_SEASONS * season - 1 :])
             if len(changes) >= _SEASONS * season:
                 centred = changes - changes.mean()
                 power = float(centred @ centred)
-                own.append(float(centred[season:] @ centred[:-season]) / power if power > 0 else 0.0)
-        found[season] = float(np.mean(own)) if own else 0.0
-    best = max(found, key=found.__getitem__)
-    return best if found[best] >= _LEAST_CORRELATION else 1
+                correlations.append(float(centred[season:] @ centred[:-season]) / power if power > 0 else 0.0)
+        means[season] = float(np.mean(correlations)) if correlations else 0.0
+    best = max(means, key=means.__getitem__)
+    return best if means[best] >= _LEAST_CORRELATION else 1
 
 
 def sample_windows(
@@ -357,7 +384,8 @@ def sample_windows(
 
     Of more than `most` windows, as many are drawn at random.
     """
-    rows, count = history.shape[1], np.isfinite(history).sum(1)
+    rows = history.shape[1]
+    count = np.isfinite(history).sum(1)
     # a window has L values, or half of a short series
     first = rows - count + np.minimum(lookback, np.maximum(count // 2, 2))
     windows = np.maximum(rows - horizon + 1 - first, 0)
@@ -373,9 +401,9 @@ def sample_windows(
     start = (first[series] + chosen - (ends - windows)[series])[:, None]
     column = start + np.arange(-lookback, horizon)
     before = column < 0
-    found = history[series[:, None], np.maximum(column, 0, out=column)]
-    found[before] = np.nan
-    return found[:, :lookback], found[:, lookback:]
+    sample = history[series[:, None], np.maximum(column, 0, out=column)]
+    sample[before] = np.nan
+    return sample[:, :lookback], sample[:, lookback:]
 
 
 def window_scale(window: Float64[np.ndarray, "n l"], level: np.ndarray, season: int | None) -> np.ndarray:
@@ -386,11 +414,11 @@ def window_scale(window: Float64[np.ndarray, "n l"], level: np.ndarray, season: 
     with warnings.catch_warnings():
         # the mean of nothing is NaN: a window shorter than a season
         warnings.simplefilter("ignore", RuntimeWarning)
-        found = np.nanmean(np.abs(window - level), 1, keepdims=True)
+        scale = np.nanmean(np.abs(window - level), 1, keepdims=True)
         if season is not None:
             changes = np.abs(window[:, season:] - window[:, :-season])
-            found = np.fmax(np.nanmean(changes, 1, keepdims=True), _LEAST_SCALE * found)
-    return np.where(found > 0, found, 1.0)
+            scale = np.fmax(np.nanmean(changes, 1, keepdims=True), _LEAST_SCALE * scale)
+    return np.where(scale > 0, scale, 1.0)
 
 
 def row_blocks(rows: np.ndarray) -> Iterator[slice]:
@@ -402,7 +430,7 @@ def _without_season(
     history: History, season: int, horizon: int, forecast: Callable[[np.ndarray], np.ndarray]
 ) -> Forecast:
     """Apply a method to the series without their seasons, in blocks of similar lengths."""
-    found = np.empty((len(history), horizon))
+    forecasts = np.empty((len(history), horizon))
     count = np.isfinite(history).sum(1)
     order = np.argsort(count, kind="stable")
     for start in range(0, len(order), _BLOCK):
@@ -413,8 +441,8 @@ def _without_season(
         phase = (np.arange(values.shape[1]) - values.shape[1]) % season
         ahead = np.arange(horizon) % season
         plain = forecast((values - shift[:, phase]) / factor[:, phase])
-        found[block] = plain * factor[:, ahead] + shift[:, ahead]
-    return found
+        forecasts[block] = plain * factor[:, ahead] + shift[:, ahead]
+    return forecasts
 
 
 def _seasonal_pattern(history: History, season: int) -> tuple[np.ndarray, np.ndarray]:
@@ -424,7 +452,8 @@ def _seasonal_pattern(history: History, season: int) -> tuple[np.ndarray, np.nda
     season have factor 1 and shift 0.
     """
     count, rows = history.shape
-    factor, shift = np.ones((count, season)), np.zeros((count, season))
+    factor = np.ones((count, season))
+    shift = np.zeros((count, season))
     seasonal = _is_seasonal(history, season)
     if not seasonal.any():
         return factor, shift
@@ -442,10 +471,10 @@ def _seasonal_pattern(history: History, season: int) -> tuple[np.ndarray, np.nda
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         pattern = np.nanmean(complete.reshape(len(values), -1, season), 1)  # (K, M)
-    known = np.isfinite(pattern).all(1, keepdims=True)
+    is_complete = np.isfinite(pattern).all(1, keepdims=True)
     mean = pattern.mean(1, keepdims=True)
-    factor[seasonal] = np.where(known & positive, np.maximum(pattern / np.where(mean == 0, 1.0, mean), 0.01), 1.0)
-    shift[seasonal] = np.where(known & ~positive, pattern - mean, 0.0)
+    factor[seasonal] = np.where(is_complete & positive, np.maximum(pattern / np.where(mean == 0, 1.0, mean), 0.01), 1.0)
+    shift[seasonal] = np.where(is_complete & ~positive, pattern - mean, 0.0)
     return factor, shift
 
 

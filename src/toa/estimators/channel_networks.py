@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from toa._checks import check_count, check_shape
+from toa._checks import ArgumentError, Phrase, check_count, check_shape
 from toa.data.panel import Panel
 from toa.estimators import sizes
 from toa.estimators.component_ridge import FEWEST_COLUMNS
@@ -127,8 +127,11 @@ class ChannelNetworkMethod:
 
 
 def limit_of(effort: Effort, device: str) -> int:
-    """Windows times columns that a network of columns sees in training: on a GPU always those of thorough effort."""
-    if resolve_device(device).type == "cuda":
+    """Windows times columns that a network of columns sees in training: on a GPU those of thorough effort.
+
+    An effort without networks has none on a GPU either.
+    """
+    if effort.has_networks and resolve_device(device).type == "cuda":
         return max(effort.channel_windows, EFFORTS["thorough"].channel_windows)
     return effort.channel_windows
 
@@ -227,7 +230,7 @@ def _load_network(tensors: Mapping[str, Tensor], state: Mapping[str, Any], horiz
     )
     check_count("lookback", inputs.lookback, 1)
     if spec.horizon != horizon:
-        raise ValueError(f"a network of columns must have the horizon {horizon}, got {spec.horizon}")
+        raise ArgumentError(Phrase("a network of columns"), f"have the horizon {horizon}", spec.horizon)
     for name in ("mean", "std"):
         check_shape(f"scaler.{name}", inputs.scaler[name], "(S, C)", (len(inputs.ids), len(inputs.columns)))
     seeds = tuple(state["seeds"])

@@ -103,7 +103,8 @@ def fit_ensemble(
     Returns also the forecasts of the ensemble at the origins. Without origins with actual values these are None, and
     the ensemble is the seasonal naive forecast.
     """
-    season, horizon = training.season, training.horizon
+    season = training.season
+    horizon = training.horizon
     if not np.isfinite(origins.actual(series)).any():
         return Ensemble(season=season, horizon=horizon, weights={_ONLY_METHOD: 1.0}, errors={}), None
     forecasts = {name: method.forecasts for name, method in validated.items()}
@@ -121,7 +122,8 @@ def fit_ensemble(
             fitted[name] = again
     mean = weighted_mean(weights, forecasts)
     # as in the forecasts to come; these windows have no part in the weights
-    exact, histories = np.flatnonzero(scale[origins.series] == 0), origins.histories(series)
+    exact = np.flatnonzero(scale[origins.series] == 0)
+    histories = origins.histories(series)
     regression = forecasts[_REGRESSION][exact] if _REGRESSION in forecasts else None
     mean[exact] = _repeat([histories[index] for index in exact], season, mean[exact], regression)
     ensemble = Ensemble(
@@ -165,7 +167,8 @@ def choose_weights(
     """
     usable = np.isfinite(scale) & (scale > 0) & np.isfinite(actual).any(1)
     if not usable.any():
-        usable, scale = np.isfinite(actual).any(1), np.ones(len(scale))
+        usable = np.isfinite(actual).any(1)
+        scale = np.ones(len(scale))
     unit = scale[usable, None]
     target = actual[usable] / unit
     each = np.ones((len(target), 1)) if counts is None else counts[usable, None] / counts[usable].mean()

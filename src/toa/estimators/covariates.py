@@ -70,8 +70,9 @@ class Covariates:
     def names(self) -> tuple[str, ...]:
         """Of each feature the column that it is made of, or "calendar" or "holidays"."""
         marks = 0 if self.calendar is None else len(mark_names(self.calendar))
-        own = (name for name in self.columns for _ in range(self._width(name)))
-        return (*["calendar"] * marks, *["holidays"] * (self.holidays is not None), *own)
+        holidays = [] if self.holidays is None else ["holidays"]
+        columns = (name for name in self.columns for _ in range(self._width(name)))
+        return (*["calendar"] * marks, *holidays, *columns)
 
     @property
     def count(self) -> int:
@@ -96,13 +97,13 @@ class Covariates:
             assert isinstance(times, pd.DatetimeIndex)
             parts.append(_holiday_marks(times, self.holidays))
         places = {name: place for place, name in enumerate(self.columns)}
-        made = {name: rows[:, [places[name]]] == np.arange(len(texts)) for name, texts in self.categories.items()}
+        columns = {name: rows[:, [places[name]]] == np.arange(len(texts)) for name, texts in self.categories.items()}
         if self.scaler is not None:
             numbers = [name for name in self.columns if name not in self.categories]
             scaled = self.scaler.transform(rows[:, [places[name] for name in numbers]])
             check_standardised(scaled, numbers, "covariates")
-            made |= {name: scaled[:, [place]] for place, name in enumerate(numbers)}
-        return np.concatenate([*parts, *(made[name] for name in self.columns)], axis=1, dtype=np.float64)  # (T, F)
+            columns |= {name: scaled[:, [place]] for place, name in enumerate(numbers)}
+        return np.concatenate([*parts, *(columns[name] for name in self.columns)], axis=1, dtype=np.float64)  # (T, F)
 
     def past(self, panel: Panel) -> list[np.ndarray] | None:
         """Features (T, F) of the rows of each series; None without features."""
@@ -148,12 +149,12 @@ class Covariates:
                     "name it as a covariate instead",
                 )
 
-    def future(self, panel: Panel, given: Any, steps: int, options: Mapping[str, Any]) -> list[np.ndarray] | None:
+    def future(self, panel: Panel, table: Any, steps: int, options: Mapping[str, Any]) -> list[np.ndarray] | None:
         """Features (P, F) of the `steps` steps after each series of the panel; None without features.
 
-        `given` is the table of future covariates; `options` are arguments of `read_panel`, with which it is read.
+        `table` has the future covariates; `options` are arguments of `read_panel`, with which it is read.
         """
-        if not self.covariates and given is not None:
+        if not self.covariates and table is not None:
             raise ArgumentError(
                 "future",
                 "be None for a forecaster without covariates",
@@ -165,73 +166,76 @@ class Covariates:
             return None
         self._check(panel)
         ahead = panel.next_times(steps)
-        rows = [np.zeros((steps, 0))] * len(panel)
+        covariates = [np.zeros((steps, 0))] * len(panel)
         if self.covariates:
-            rows = self._read_future(panel, given, steps, ahead, options)
+            covariates = self._read_future(panel, table, steps, ahead, options)
         # static columns keep their value, and the model does not use the others
-        kept = [np.repeat(one[-1:], steps, axis=0) for one in panel.take((*self.static, *self.past_covariates))]
-        both = [np.concatenate(pair, axis=1) for pair in zip(rows, kept, strict=True)]
+        kept = [np.repeat(rows[-1:], steps, axis=0) for rows in panel.take((*self.static, *self.past_covariates))]
+        both = [np.concatenate(pair, axis=1) for pair in zip(covariates, kept, strict=True)]
         return [self.features(when, row) for when, row in zip(ahead, both, strict=True)]
 
     def _read_future(
-        self, panel: Panel, given: Any, steps: int, ahead: Sequence[pd.Index | None], options: Mapping[str, Any]
+        self, panel: Panel, table: Any, steps: int, ahead: Sequence[pd.Index | None], options: Mapping[str, Any]
     ) -> list[np.ndarray]:
+        """Covariates (P, K) of the steps after each series, by their ids and times."""
         names = ", ".join(map(repr, self.covariates))
-        if given is None:
+        if table is None:
             raise ArgumentError("future", f"have the covariates {names} of the next {steps} steps", "None")
         # the frequency cannot be inferred from a single step
         kinds = {name: texts for name, texts in self.categories.items() if name in self.covariates}
-        table = read_panel(given, values=self.covariates, **options, freq=panel.freq, categories=kinds, name="future")
-        if len(table.columns) != len(self.covariates):
-            raise ArgumentError("future", f"have the columns {names}", f"{len(table.columns)} columns")
-        found = []
-        for one, expected in zip(panel.ids, ahead, strict=True):
-            if one not in table.ids:
-                raise ArgumentError("future", Phrase("have rows of every id of ", Argument("data")), f"none of {one!r}")
-            own = table.ids.index(one)
-            rows = table.values[own]
+        later = read_panel(table, values=self.covariates, **options, freq=panel.freq, categories=kinds, name="future")
+        if len(later.columns) != len(self.covariates):
+            raise ArgumentError("future", f"have the columns {names}", f"{len(later.columns)} columns")
+        parts = []
+        for id, expected in zip(panel.ids, ahead, strict=True):
+            if id not in later.ids:
+                raise ArgumentError("future", Phrase("have rows of every id of ", Argument("data")), f"none of {id!r}")
+            place = later.ids.index(id)
+            rows = later.values[place]
             if len(rows) < steps:
                 raise ArgumentError(
-                    table.label(own, "future"),
+                    later.label(place, "future"),
                     f"have {steps} rows, the horizon of fit",
                     len(rows),
                     "add the rows, also for a shorter forecast",
                     Phrase("fit with a shorter ", Argument("horizon")),
                 )
-            if table.times is not None and expected is not None:
-                wrong = np.flatnonzero(table.times[own][:steps] != expected)
+            if later.times is not None and expected is not None:
+                wrong = np.flatnonzero(later.times[place][:steps] != expected)
                 if len(wrong):
                     raise ArgumentError(
-                        table.label(own, "future"),
+                        later.label(place, "future"),
                         Phrase("continue ", Argument("data"), f", with {expected[wrong[0]]}"),
-                        f"{table.times[own][wrong[0]]} at its row {wrong[0] + 1}",
+                        f"{later.times[place][wrong[0]]} at its row {wrong[0] + 1}",
                     )
-            found.append(rows[:steps])
-        return found
+            parts.append(rows[:steps])
+        return parts
 
     def unused(self, methods: Collection[str], effect: Float64[np.ndarray, "f c"] | None) -> str:
         """A sentence that names what has no influence on a forecast by these methods; "" if all features have one."""
         rows = np.zeros((self.count, 1)) if effect is None or not REGRESSIONS.keys() & methods else effect
         used = {name for name, row in zip(self.names, rows, strict=True) if NETWORK in methods or row.any()}
-        left = [repr(name) for name in dict.fromkeys(self.names) if name not in used]
-        why = f"no method with a weight uses {'them' if len(left) > 1 else 'it'}"
-        return f"The forecast does not depend on {', '.join(left)}: {why}." if left else ""
+        unused = [repr(name) for name in dict.fromkeys(self.names) if name not in used]
+        if not unused:
+            return ""
+        pronoun = "them" if len(unused) > 1 else "it"
+        return f"The forecast does not depend on {', '.join(unused)}: no method with a weight uses {pronoun}."
 
     def state(self) -> dict[str, Any]:
         """The fields as JSON values."""
         scaler = self.scaler and {name: values.tolist() for name, values in self.scaler.state().items()}
-        return {one.name: getattr(self, one.name) for one in fields(self)} | {"scaler": scaler}
+        return {part.name: getattr(self, part.name) for part in fields(self)} | {"scaler": scaler}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Covariates":
         """From the result of `state`; older files have fewer fields."""
-        known: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in state.items()}
-        known["categories"] = {name: tuple(texts) for name, texts in state.get("categories", {}).items()}
-        known["scaler"] = None if state["scaler"] is None else StandardScaler.from_state(state["scaler"])
-        made = cls(**known)
-        if not all(isinstance(name, str) for name in made.names):
-            raise ArgumentError("covariates", "be names of columns", shorten(made.columns))
-        return made
+        values: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in state.items()}
+        values["categories"] = {name: tuple(texts) for name, texts in state.get("categories", {}).items()}
+        values["scaler"] = None if state["scaler"] is None else StandardScaler.from_state(state["scaler"])
+        covariates = cls(**values)
+        if not all(isinstance(name, str) for name in covariates.names):
+            raise ArgumentError("covariates", "be names of columns", shorten(covariates.columns))
+        return covariates
 
 
 def _holiday_marks(times: pd.DatetimeIndex, country: str) -> Float64[np.ndarray, "t 1"]:
@@ -243,11 +247,11 @@ def _holiday_marks(times: pd.DatetimeIndex, country: str) -> Float64[np.ndarray,
     code, _, region = country.partition("-")
     days = times.tz_localize(None).normalize()
     try:
-        found = holidays.country_holidays(code, subdiv=region or None, years=range(days[0].year, days[-1].year + 1))
+        days_off = holidays.country_holidays(code, subdiv=region or None, years=range(days[0].year, days[-1].year + 1))
     except (NotImplementedError, KeyError) as error:
         raise ArgumentError(
             "holidays",
             "be the code of a country, with or without a region, such as 'DE' or 'US-CA'",
             f"{country!r} ({error})",
         ) from None
-    return days.isin(pd.DatetimeIndex(list(found))).astype(np.float64)[:, None]
+    return days.isin(pd.DatetimeIndex(list(days_off))).astype(np.float64)[:, None]

@@ -102,7 +102,8 @@ def fit_detector(panel: Panel, settings: DetectorSettings, ceiling: Ceiling, *, 
 
 def split_series(series: Sequence[Series], window: int, share: float) -> Parts:
     """Hold out the end of each series, at least a window."""
-    train, held = [], []
+    train = []
+    held = []
     for values in series:
         border = len(values) - max(window, int(len(values) * share))
         train.append(values[:border] if border >= window else values)
@@ -182,7 +183,8 @@ def held_scores(methods: Methods, series: Sequence[Series], train: Sequence[Seri
     stream: list[Score] = []
     count = len(methods.halves)
     for number, combination in enumerate(methods.halves):
-        parts, lengths = [], []
+        parts = []
+        lengths = []
         for values, border in zip(series, map(len, train), strict=True):
             left_out = len(values) - border
             start = border + left_out * number // count

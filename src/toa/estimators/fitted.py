@@ -119,7 +119,8 @@ class FittedForecaster:
             assert network is not None
             return network
         size = most_windows or windows_together(len(self.columns))
-        owners, parts = self.inputs.owners(panel)[[index for index, _ in places]], []
+        owners = self.inputs.owners(panel)[[index for index, _ in places]]
+        parts = []
         features = self._features(panel)
         for start in range(0, len(places), size):
             piece = slice(start, start + size)
@@ -216,8 +217,10 @@ def predict_baseline(fitted: FittedForecaster, name: str, panel: Panel, steps: i
 
 def example_inputs(network: FittedNetwork) -> tuple[torch.Tensor | None, ...]:
     """Arguments of `UnitsModel.forward` for two windows, to export the network."""
-    inputs, horizon = network.inputs, network.spec.horizon
-    features, lookback = inputs.covariates.count, inputs.lookback
+    inputs = network.inputs
+    horizon = network.spec.horizon
+    features = inputs.covariates.count
+    lookback = inputs.lookback
     return (
         inputs.scaler["mean"][:1].float().unsqueeze(1).repeat(2, lookback, 1)
         + torch.arange(lookback).view(1, -1, 1) / lookback,

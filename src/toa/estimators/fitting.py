@@ -69,13 +69,15 @@ def _fit_weighted(
 ) -> FittedForecaster:
     """All methods, weighted by their errors at rolling origins."""
     # the network and the methods with covariates see the rows that have the most values
-    complete, series = panel.complete(columns), panel.histories(columns)
+    complete = panel.complete(columns)
+    series = panel.histories(columns)
     rows = FitRows(complete, columns, series, settings, season, ceiling)
     origins = rolling_origins(complete, columns, settings)
     per_column = origins.per_column(rows.rows_per_column, panel.gaps(columns), looks_ahead=panel.looks_ahead)
     validated: dict[str, Validated] = {}
     if np.isfinite(per_column.actual(series)).any():
-        training, histories = rows.before(origins, per_column), rows.at(origins, per_column)
+        training = rows.before(origins, per_column)
+        histories = rows.at(origins, per_column)
         validated = validate(candidates(settings, season), training, histories)
         validated = _add_seeds(validated, training, histories, per_column, series)
     everything = rows.all_rows()

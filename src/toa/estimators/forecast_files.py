@@ -55,7 +55,8 @@ def restore_forecaster(
     tensors: Mapping[str, Tensor], facts: Mapping[str, Any], settings: ForecastSettings, where: str | Path
 ) -> FittedForecaster:
     """The forecaster of a file; raises an error for parts that do not fit one another."""
-    freq, time_column = facts["freq_"], facts["time_"]
+    freq = facts["freq_"]
+    time_column = facts["time_"]
     check_count("lookback", facts["lookback_"], 1)
     assert isinstance(time_column, str | None), "a name that is none"
     assert isinstance(facts.get("id"), str | None), "a name that is none"
@@ -98,7 +99,8 @@ def restore_forecaster(
 
 def _check_shapes(tensors: Mapping[str, Tensor], inputs: Inputs, settings: ForecastSettings) -> None:
     """Raise ValueError for tensors of other sizes than the columns, ids and features."""
-    series, columns = len(inputs.ids), len(inputs.columns)
+    series = len(inputs.ids)
+    columns = len(inputs.columns)
     for name in ("mean", "std", *inputs.scaler):
         check_shape(f"scaler.{name}", inputs.scaler[name], "(S, C)", (series, columns))
     sizes = {
@@ -123,7 +125,8 @@ def _restore_choice(
         return None
     choice = Choice.from_state(tensors_under(tensors, "choice."), facts["choice"])
     check_at_least("season", season, 1)
-    series, columns = len(inputs.ids), len(inputs.columns)
+    series = len(inputs.ids)
+    columns = len(inputs.columns)
     check_unpacked("season", season * columns, tensors)
     choice.check(series, columns, settings.horizon, len(settings.quantiles), season, panel_methods)
     return choice
@@ -136,7 +139,9 @@ def _restore_network(
     settings: ForecastSettings,
     where: str | Path,
 ) -> FittedNetwork | None:
-    architecture, schedule, spec = facts["architecture_"], facts["schedule_"], settings.network
+    architecture = facts["architecture_"]
+    schedule = facts["schedule_"]
+    spec = settings.network
     if architecture["backbone"] is None:
         return None
     # the mean of several networks has their weights under their numbers

@@ -223,7 +223,8 @@ class Forecaster(Estimator):
         """
         self._check_fitted("backtested")
         check_count("stride", stride, 1)
-        panel, fitted = self.read_fitted(data), self.fitted_
+        panel = self.read_fitted(data)
+        fitted = self.fitted_
         names = forecast_names(fitted.columns, fitted.quantiles, fitted.interval is not None)
         names += [f"{column}_actual" for column in fitted.columns]
         check_results(panel, [*(() if panel.time_column else ("row",)), "origin", "step", *names])
@@ -318,7 +319,8 @@ class Forecaster(Estimator):
         """
         self._check_has_network()
         fitted = self.fitted_
-        inputs, horizon = fitted.inputs, fitted.horizon
+        inputs = fitted.inputs
+        horizon = fitted.horizon
         rows = data if index is None else sample_rows(data, self.id_, index, inputs.lookback + horizon)
         panel = self.read_fitted(rows)
         network = fitted.with_new_series(panel, panel.lengths).require_network()
@@ -409,9 +411,10 @@ class Forecaster(Estimator):
         """The rows before a forecast, and its number of steps."""
         self._check_fitted("asked for a forecast")
         fitted = self.fitted_
-        steps, whole = fitted.horizon if horizon is None else horizon, horizon is None or hasattr(horizon, "__index__")
-        if not whole or not 1 <= steps <= fitted.horizon:
-            remedies = [Phrase("fit with ", Argument("horizon", steps))] if whole and steps > 0 else []
+        steps = fitted.horizon if horizon is None else horizon
+        is_count = horizon is None or hasattr(horizon, "__index__")
+        if not is_count or not 1 <= steps <= fitted.horizon:
+            remedies = [Phrase("fit with ", Argument("horizon", steps))] if is_count and steps > 0 else []
             raise ArgumentError("horizon", f"be from 1 to {fitted.horizon}, the horizon of fit", repr(steps), *remedies)
         if data is None and fitted.tail is None:
             raise ArgumentError(

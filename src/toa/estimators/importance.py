@@ -24,8 +24,10 @@ from toa.data.frequency import Frequency, describe_steps
 from toa.nn.layers import ReversibleInstanceNorm
 from toa.training.base import check_sample
 
-# places on the path: Gauss-Legendre points; and windows times columns that are computed at once
-_PLACES, _AT_ONCE = 64, 1_024
+# places on the path: Gauss-Legendre points
+_PLACES = 64
+# windows times columns that are computed at once
+_AT_ONCE = 1_024
 # outputs that are explained
 OUTPUTS = 8
 
@@ -64,17 +66,17 @@ class Importance:
 
     def by_column(self) -> dict[str, float]:
         """Share of each column in all parts, without signs, the largest first."""
-        found = (np.abs(self.shares).sum((0, 1)) + np.abs(self.ahead).sum(0)) / self._total
-        return {self.columns[place]: float(found[place]) for place in np.argsort(-found, kind="stable")}
+        shares = (np.abs(self.shares).sum((0, 1)) + np.abs(self.ahead).sum(0)) / self._total
+        return {self.columns[place]: float(shares[place]) for place in np.argsort(-shares, kind="stable")}
 
     def blocks(self, most: int) -> dict[str, float]:
         """`by_lag` in at most `most` blocks of neighbours, by their names, such as "lags 1 to 4 (4 hours)"."""
         lags = self.by_lag()
-        found = {}
+        shares = {}
         for low, high in blocks_of(len(lags), most):
             span = "" if self.freq is None else f", up to {describe_steps(self.freq, high)}"
-            found[f"{name_lags(low, high)}{span}"] = float(lags[low:high].sum())
-        return found
+            shares[f"{name_lags(low, high)}{span}"] = float(lags[low:high].sum())
+        return shares
 
     def frame(self) -> pd.DataFrame:
         """One row per output, lag and column, with its part; lag 0 is what is known in advance."""
@@ -111,7 +113,8 @@ def integrated_gradients(
     places, weights = np.polynomial.legendre.leggauss(_PLACES)
     u, weight = (torch.from_numpy(part).view(-1, 1, 1) / 2 for part in (places + 1.0, weights))
     # t = u^3: models that divide by the deviation of a window change quickly where the window is nearly flat
-    t, weight = u**3, 3 * u**2 * weight
+    t = u**3
+    weight = 3 * u**2 * weight
     pieces = torch.arange(_PLACES).split(max(1, _AT_ONCE // inputs[0].shape[2]))
     with torch.no_grad():
         change = (function(*inputs) - function(*bases))[0]
@@ -120,8 +123,8 @@ def integrated_gradients(
         points = [(b + t[piece] * (x - b)).requires_grad_() for x, b in zip(inputs, bases, strict=True)]
         outputs = function(*points)  # (B, K)
         for k in range(len(change)):
-            found = torch.autograd.grad(outputs[:, k].sum(), points, retain_graph=True, materialize_grads=True)
-            for total, gradient in zip(sums, found, strict=True):
+            gradients = torch.autograd.grad(outputs[:, k].sum(), points, retain_graph=True, materialize_grads=True)
+            for total, gradient in zip(sums, gradients, strict=True):
                 total[k] += (weight[piece] * gradient).sum(0)
     shares = [total * (x - b) for total, x, b in zip(sums, inputs, bases, strict=True)]
     return [share.numpy() for share in shares], change.numpy()

@@ -376,7 +376,8 @@ def _short_growth(
     rows = np.array([len(series[index]) for index in short])
     counts = np.unique(np.quantile(rows, np.linspace(0, 1, _CUTS)).astype(int))
     names = [name for name, weight in ensemble.weights.items() if weight > 0]
-    past, actual = origins.histories(series), origins.actual(series)[windows]
+    past = origins.histories(series)
+    actual = origins.actual(series)[windows]
     ratios = []
     for count in counts:
         cut = [past[index][-max(1, count) :] for index in windows]
@@ -385,7 +386,8 @@ def _short_growth(
             history = align_histories(cut, ensemble.season)
             members = {"naive": seasonal_naive(history, ensemble.season, origins.horizon)}
         shares = {name: ensemble.weights.get(name) or 1.0 for name in members}
-        scale, level = series_scale(cut, ensemble.season), np.array([np.abs(part).mean() for part in cut])
+        scale = series_scale(cut, ensemble.season)
+        level = np.array([np.abs(part).mean() for part in cut])
         scale = np.where(np.isnan(scale), share * level, scale)
         missed = np.abs(actual - weighted_mean(shares, members) / sum(shares.values()))
         error = missed.mean(1, where=np.isfinite(missed))
@@ -402,18 +404,19 @@ def _fill(error: Float64[np.ndarray, "w c p"]) -> Float64[np.ndarray, "w c p"]:
 
     A step without an actual value has the error of the next window that has one there, or else in any step.
     """
-    windows, columns = np.arange(len(error)), np.arange(error.shape[1])
+    windows = np.arange(len(error))
+    columns = np.arange(error.shape[1])
     turns = (windows[:, None] + columns) % len(columns)
     first = np.take_along_axis(np.isfinite(error).any(2), turns, 1).argmax(1)
     counts = np.isfinite(error).any(2, keepdims=True)
     filled = np.where(counts, error, error[windows, turns[windows, first]][:, None])
     for column in columns[np.isnan(filled).any((0, 2))].tolist():
-        known = np.isfinite(filled[:, column])
-        anything = filled[:, column][known]
-        for step in np.flatnonzero(~known.all(0)).tolist():
-            rows = np.flatnonzero(known[:, step])
+        is_actual = np.isfinite(filled[:, column])
+        anything = filled[:, column][is_actual]
+        for step in np.flatnonzero(~is_actual.all(0)).tolist():
+            rows = np.flatnonzero(is_actual[:, step])
             values = filled[rows, column, step] if len(rows) else anything
-            empty = np.flatnonzero(~known[:, step])
+            empty = np.flatnonzero(~is_actual[:, step])
             later = np.searchsorted(rows, empty) if len(rows) else np.arange(len(empty))
             filled[empty, column, step] = values[later % len(values)]
     return filled

@@ -124,7 +124,8 @@ class FittedNetwork:
 
     def add_units(self, model: nn.Module) -> UnitsModel:
         """A copy of the model of the network in the units of the data."""
-        scaler, spec = self.inputs.scaler, self.spec
+        scaler = self.inputs.scaler
+        spec = self.spec
         limits = {"width": self.width, "counts": self.counts}
         units = UnitsModel(model, scaler["mean"], scaler["std"], point=spec.point, shown=spec.shown, **limits)
         return units.to(next(model.parameters()).device).eval()
@@ -136,14 +137,16 @@ class FittedNetwork:
 
         Features come from the panel; those after the end of a series are `ahead`, (P, F) per series.
         """
-        lookback, horizon = self.inputs.lookback, self.spec.horizon
+        lookback = self.inputs.lookback
+        horizon = self.spec.horizon
         features = self.inputs.covariates.past(panel)
         if features is not None and ahead is not None:
             features = [np.concatenate(pair) for pair in zip(features, ahead, strict=True)]
         series = torch.tensor([index for index, _ in places])
         owners = self.inputs.owners(panel)[series]
         size = min(_BATCH, most_windows(len(self.inputs.columns), training=False))
-        model, parts = self.with_units, []
+        model = self.with_units
+        parts = []
         for start in range(0, len(places), size):
             batch = places[start : start + size]
             before = after = None
@@ -158,8 +161,8 @@ class FittedNetwork:
     def forecast(self, histories: Histories) -> Rows:
         """See `FittedMethod`."""
         assert histories.panel is not None
-        found = self.predict(histories.panel, histories.places, histories.ahead)
-        return to_rows(found["forecast"].numpy())
+        prediction = self.predict(histories.panel, histories.places, histories.ahead)
+        return to_rows(prediction["forecast"].numpy())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -203,7 +206,8 @@ def plan_network(
         plain: Whether to forecast the values themselves, not their difference from the last season.
         rows: Lengths of the series with the rows of the rolling origins, for the error; those of the panel if empty.
     """
-    spec, borders = settings.network, settings.borders(panel.lengths)
+    spec = settings.network
+    borders = settings.borders(panel.lengths)
     lookback = int(spec.lookback or sizes.choose_lookback(int(np.median(borders)), spec.horizon, season))
     _check_rows(panel, borders, lookback, settings, rows or panel.lengths)
     covariates = settings.covariates.fit(panel, borders, calendar=settings.calendar)
@@ -370,7 +374,8 @@ def choose_architecture(
 ) -> tuple[dict[str, Any], float]:
     """Backbone, attention and settings, unset ones by data size; and the factor of the operators' rate."""
     check_choice("backbone", spec.backbone, backbone_names("forecast"))
-    lookback, attention = inputs.lookback, spec.attention
+    lookback = inputs.lookback
+    attention = spec.attention
     if attention is None and BACKBONES[spec.backbone].takes_attention:
         attention = sizes.DEFAULT_ATTENTION
     fields = None if attention is None else attention_spec(attention)
@@ -433,10 +438,12 @@ def split_windows(
     size = (inputs.lookback, spec.horizon)
     scaled = inputs.standardise(panel)
     # a series that is too short for a window gets rows before it: up to a horizon of windows, if it has values
-    need, most = sum(size), spec.horizon
+    need = sum(size)
+    most = spec.horizon
     pads = [need - stop + max(0, min(most, stop - most - 2)) if stop < need else 0 for stop in borders]
     device = resolve_device(spec.device)
-    values, marks = place_series(_join(scaled, pads), device=device), None
+    values = place_series(_join(scaled, pads), device=device)
+    marks = None
     past = inputs.covariates.past(panel)
     if past is not None:
         marks = torch.from_numpy(_join(past, pads)).float().to(device)
@@ -459,9 +466,11 @@ def window_starts(
 
     `lengths` are the rows of each series; its windows may forecast the rows from `firsts` up to `stops`.
     """
-    begins, starts = np.cumsum([0, *lengths]).tolist(), []
+    begins = np.cumsum([0, *lengths]).tolist()
+    starts = []
     for begin, first, stop in zip(begins, firsts, stops, strict=False):
-        low, high = max(0, first - lookback), stop - lookback - horizon + 1
+        low = max(0, first - lookback)
+        high = stop - lookback - horizon + 1
         # a short series may have no window
         starts.append(torch.arange(begin + low, begin + max(low, high)))
     return torch.cat(starts)

@@ -15,13 +15,17 @@ from toa.estimators.network import FittedNetwork
 
 def explain_network(network: FittedNetwork, panel: Panel, stop: int, freq: Frequency | None) -> Importance:
     """Parts of the look-back before the row `stop` of the first series in the mean forecast of each column."""
-    inputs, horizon = network.inputs, network.spec.horizon
-    columns, lookback = inputs.columns, inputs.lookback
+    inputs = network.inputs
+    horizon = network.spec.horizon
+    columns = inputs.columns
+    lookback = inputs.lookback
     first = max(0, stop - lookback)
     pad = (lookback - (stop - first), 0), (0, 0)
-    which, outputs = inputs.owners(panel)[0], columns[:OUTPUTS]
+    which = inputs.owners(panel)[0]
+    outputs = columns[:OUTPUTS]
     (values,) = panel.past(columns, [(0, stop)], lookback)
-    mean, std = inputs.scaler["mean"][which], inputs.scaler["std"][which]
+    mean = inputs.scaler["mean"][which]
+    std = inputs.scaler["std"][which]
     tensors = [((torch.from_numpy(values) - mean) / std)[None]]  # (1, L, C)
     features = inputs.covariates.past(panel)
     if features is not None:

@@ -45,7 +45,8 @@ class NetworkMethod:
 
     def fit(self, training: Training) -> "FittedNetworks | None":
         """See `Method`. With more effort also a network of the values themselves is trained; the better one is kept."""
-        panel, effort = training.panel, training.effort
+        panel = training.panel
+        effort = training.effort
         assert panel is not None
         borders = self.settings.borders(panel.lengths)
         if not effort.has_networks or max(borders) < training.horizon + LEAST_ROWS:
@@ -61,7 +62,8 @@ class NetworkMethod:
 
     def _train(self, training: Training, *, plain: bool) -> FittedNetwork | None:
         """One network, if the effort and the time allow it."""
-        panel, ceiling = training.panel, training.ceiling
+        panel = training.panel
+        ceiling = training.ceiling
         assert panel is not None
         plan = plan_network(panel, training.columns, self.settings, training.season, plain=plain, rows=training.rows)
         limited = limit_plan(plan, training.effort)
@@ -106,9 +108,11 @@ class FittedNetworks:
         `forecasts` are those of the first network. One that raises the error of the mean is left out and ends the
         search.
         """
-        panel, ceiling = training.panel, training.ceiling
+        panel = training.panel
+        ceiling = training.ceiling
         assert panel is not None
-        networks, first = list(self.networks), self.networks[0]
+        networks = list(self.networks)
+        first = self.networks[0]
         borders = self.settings.borders(panel.lengths)
         while len(networks) < (self.settings.seeds or training.effort.networks):
             train, stop, _ = split_windows(panel, first.inputs, borders, first.spec)

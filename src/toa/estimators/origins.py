@@ -101,7 +101,8 @@ class RollingOrigins:
 
         A late column with fewer rows before the first origin than after it has `held` 0: its windows do not count.
         """
-        columns, held = rows.shape[1], self.held[:, None]
+        columns = rows.shape[1]
+        held = self.held[:, None]
         series = (self.series[:, None] * columns + np.arange(columns)).ravel()
         held = np.where(rows < np.minimum(2 * held, rows.max(1, keepdims=True)), 0, held).ravel()
         return RollingOrigins(
@@ -128,11 +129,11 @@ class RollingOrigins:
 
     def _known(self, values: Float64[np.ndarray, " _"], index: int, end: int) -> np.ndarray:
         """The values of a series before a row; a gap that is open there repeats its last value."""
-        known = values[:end]
+        before = values[:end]
         if self.filled is None or not self.looks_ahead or not end or not self.filled[index][end - 1]:
-            return known
+            return before
         gap = int(self.filled[index][:end][::-1].argmin())
-        return np.append(known[: end - gap], np.full(gap, known[end - gap - 1])) if gap else known
+        return np.append(before[: end - gap], np.full(gap, before[end - gap - 1])) if gap else before
 
     def histories(self, series: Series) -> list[np.ndarray]:
         """Values before the origin of each window, at least one, as they were known then."""

@@ -183,7 +183,8 @@ def training_seconds(plan: ReconstructionPlan) -> float:
 
 def train_reconstruction(plan: ReconstructionPlan) -> FittedReconstruction:
     """Train the network, without changing the global random state."""
-    spec, schedule = plan.spec, plan.schedule
+    spec = plan.spec
+    schedule = plan.schedule
     config = _config(spec, plan.shape, plan.architecture, epochs=schedule["epochs"], batch_size=schedule["batch_size"])
     model, state = train_task(_TASK, config, plan.data, device=spec.device, progress=spec.progress, title=_TITLE)
     return FittedReconstruction(

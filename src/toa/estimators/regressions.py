@@ -35,7 +35,8 @@ class FittedRegression:
 
     def forecast(self, histories: Histories) -> Rows:
         """See `FittedMethod`."""
-        panel, scale = histories.panel, histories.scale
+        panel = histories.panel
+        scale = histories.scale
         assert panel is not None
         assert scale is not None
         effects = [rows @ self.effect * unit for rows, unit in zip(histories.features, scale, strict=True)]
@@ -83,12 +84,15 @@ def fit_effect(training: Training) -> Float64[np.ndarray, "f c"]:
 
     Differences over a season are regressed, so that trend and season are no effect.
     """
-    panel, columns, season = training.panel, training.columns, training.season
+    panel = training.panel
+    columns = training.columns
+    season = training.season
     assert panel is not None
     assert training.scale is not None
     # (C, S) rows of each column from its first value on
     lengths = np.reshape([len(part) for part in panel.histories(columns)], (len(panel), -1)).T
-    x, y = [], []
+    x = []
+    y = []
     for features, values, unit in zip(training.features, panel.take(columns), training.scale, strict=True):
         x.append(features[season:] - features[:-season])
         y.append((values[season:] - values[:-season]) / unit)

@@ -24,7 +24,7 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Float64
 
-from toa._checks import check_count
+from toa._checks import ArgumentError, Phrase, check_count
 from toa.estimators.scoring import Score
 
 # median deviations per standard normal quantile: for normally distributed scores it would be 1.48; chosen on SMD and
@@ -35,8 +35,6 @@ _QUANTILES = 201
 # rows around a row whose scores tell the level: half of the longest series of fit, within these bounds
 _LEAST_MEMORY = 2_000
 _MOST_MEMORY = 10_000
-# fewest scores that tell the level: a shorter table is filled up with scores of normal rows
-LEAST_SCORES = 500
 # levels per memory; between them the level of a table changes evenly, and that of a stream is kept
 _LEVELS = 40
 # a threshold that was raised by a larger share of that of fit is reported
@@ -51,7 +49,8 @@ class NormalLevels:
 
     Attributes:
         quantiles: Scores of normal rows at evenly spaced shares.
-        memory: Number of scores around a row that tell the level.
+        memory: Number of scores around a row that tell the level; a table with fewer rows is filled up with scores of
+            normal rows, because it may be one long anomaly.
         contamination: Expected share of flagged normal rows.
     """
 
@@ -74,8 +73,8 @@ class NormalLevels:
     def raise_threshold(self, threshold: float, scores: Score) -> Score:
         """The threshold of each row of a series, by the scores before and after it."""
         rows = len(scores)
-        size = min(self.memory, rows)
-        if rows <= max(size, LEAST_SCORES):
+        size = self.memory
+        if rows <= size:
             return np.full(rows, self.raised(threshold, scores))
         starts = np.unique(np.append(np.arange(0, rows - size, max(1, size // _LEVELS)), rows - size))
         levels = [self.raised(threshold, scores[start : start + size]) for start in starts]
@@ -95,8 +94,8 @@ class NormalLevels:
         return median + DEVIATIONS * quantile * deviation
 
     def _fill(self, scores: Score) -> Score:
-        """These scores, and as many of normal rows as are missing to the fewest that tell a level."""
-        missing = LEAST_SCORES - len(scores)
+        """These scores, and as many of normal rows as are missing to those that tell a level."""
+        missing = self.memory - len(scores)
         if missing <= 0:
             return scores
         shares = (np.arange(missing) + 0.5) / missing
@@ -109,14 +108,15 @@ class NormalLevels:
     @classmethod
     def from_state(cls, quantiles: Float64[np.ndarray, " q"], facts: Mapping[str, Any]) -> Self:
         """From the quantiles and the result of `facts`; raises ValueError for values that are not possible."""
-        memory, contamination = facts["memory"], facts["contamination"]
+        memory = facts["memory"]
+        contamination = facts["contamination"]
         check_count("memory", memory, _LEAST_MEMORY)
         if memory > _MOST_MEMORY:
-            raise ValueError(f"memory must be at most {_MOST_MEMORY}, got {memory}")
+            raise ArgumentError(Phrase("memory"), f"be at most {_MOST_MEMORY}", memory)
         if not 0.0 < contamination < 1.0:
-            raise ValueError(f"contamination must lie in (0, 1), got {contamination}")
+            raise ArgumentError(Phrase("contamination"), "lie in (0, 1)", contamination)
         if quantiles.shape != (_QUANTILES,) or not (np.diff(quantiles) >= 0).all():
-            raise ValueError(f"quantiles of scores must be {_QUANTILES} rising numbers, got others")
+            raise ArgumentError(Phrase("quantiles of scores"), f"be {_QUANTILES} rising numbers", "others")
         return cls(quantiles=quantiles, memory=memory, contamination=contamination)
 
 

@@ -14,8 +14,13 @@ from toa.models import BACKBONES, backbone_names
 
 # forecaster: default look-back, and the largest, for horizons of more than half the default
 _LOOKBACK = (512, 1024)
-# forecaster: look-back in seasons, and the least
-_SEASONS_BACK, _LOOKBACK_WITHOUT_SEASON = 14, 104
+# forecaster: look-back in seasons
+_SEASONS_BACK = 14
+# forecaster: the least look-back in rows, if the season is short
+_LOOKBACK_WITHOUT_SEASON = 104
+# forecaster: look-backs from this on are a multiple of `_LOOKBACK_STEP`
+_LONG_LOOKBACK = 16
+_LOOKBACK_STEP = 8
 # fewest training steps that are worth a network
 LEAST_STEPS = 30
 # fewest epochs that a limit on the steps leaves, so that validation can choose one
@@ -24,12 +29,17 @@ _LEAST_EPOCHS = 3
 _TRAINING_SHARE = 0.75
 # forecaster: approximate number of tokens per channel
 _FORECAST_PATCHES = 21
+# forecaster: bounds on the batch size, a part of the windows
 _FORECAST_BATCH = (16, 128)
 # forecaster: windows times channels per epoch, at most
 _EPOCH_WINDOWS = 120_000
-# forecaster: approximate number of training steps, and bounds on the epochs
-_FORECAST_STEPS, _FORECAST_EPOCHS = 400, (6, 60)
+# forecaster: approximate number of training steps
+_FORECAST_STEPS = 400
+# forecaster: bounds on the epochs
+_FORECAST_EPOCHS = (6, 60)
+# forecaster: sizes of backbones with patches
 _FORECAST_SIZES: dict[str, Any] = {"embed_dim": 16, "num_heads": 4, "num_layers": 2, "ff_dim": 64, "dropout": 0.2}
+# forecaster: sizes of the others
 _FORECAST_WIDE: dict[str, Any] = {"embed_dim": 64, "num_heads": 4, "num_layers": 2, "ff_dim": 128, "dropout": 0.1}
 # default of models with a moving average; it must be odd and at most the number of averaged steps
 _MOVING_AVERAGE = 25
@@ -46,26 +56,34 @@ _RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("duet", "large"): {"operator_rate": 3.0, "operator_init": "centering", "dropout": 0.3},
 }
 
-# detector: approximate number of training steps, and bounds on the epochs
-_STEPS, _EPOCHS = 1000, (10, 100)
+# detector: approximate number of training steps
+_STEPS = 1000
+# detector: bounds on the epochs
+_EPOCHS = (10, 100)
 # detector: bounds on the window, a fifth of the longest series
 _WINDOW = (8, 100)
-# detector: bounds on the windows per epoch, and windows times channels per epoch
+# detector: bounds on the windows per epoch
 _WINDOWS = (2_000, 20_000)
+# detector: windows times channels per epoch, at most
 _CHANNEL_WINDOWS = 60_000
 # detector: with more channels, one token per channel costs less than patches of each channel
 _MANY_CHANNELS = 32
+# detector: windows per batch, at most
 _DETECTOR_BATCH = 64
+# detector: sizes of the network
 _DETECTOR_SIZES: dict[str, Any] = {"embed_dim": 32, "num_heads": 4, "num_layers": 2, "ff_dim": 64, "dropout": 0.1}
 
 # classifier: approximate number of tokens, per channel for backbones with patches
 _CASE_PATCHES = 64
-# classifier: approximate number of training steps, and bounds on the epochs
-_CASE_STEPS, _CASE_EPOCHS = 150, (5, 40)
+# classifier: approximate number of training steps
+_CASE_STEPS = 150
+# classifier: bounds on the epochs
+_CASE_EPOCHS = (5, 40)
 # classifier: bounds on the batch size, an eighth of the cases
 _CASE_BATCH = (8, 64)
 # classifier: activations of a case, in those of a window of a forecaster
 _CASE_FACTOR = 10
+# classifier: sizes of the network
 _CLASSIFIER_SIZES: dict[str, Any] = {"embed_dim": 64, "num_heads": 4, "num_layers": 2, "ff_dim": 128, "dropout": 0.1}
 
 
@@ -75,23 +93,25 @@ def choose_lookback(rows: int, horizon: int, season: int | None = None) -> int:
     if season is not None:
         wanted = min(max(_SEASONS_BACK * season, _LOOKBACK_WITHOUT_SEASON, horizon), _LOOKBACK[1])
     longest = max(1, (rows - horizon) // 2)
-    return wanted if wanted <= longest else longest - longest % 8 if longest >= 16 else longest
+    if wanted <= longest:
+        return wanted
+    return longest - longest % _LOOKBACK_STEP if longest >= _LONG_LOOKBACK else longest
 
 
 def choose_settings(backbone: str, lookback: int, horizon: int, season: int | None = None) -> dict[str, Any]:
     """Default settings of a forecasting backbone: those of the names below that it has."""
-    known = BACKBONES[backbone].settings("forecast")
-    sizes = dict(_FORECAST_SIZES if "patch_len" in known else _FORECAST_WIDE)
+    settings = BACKBONES[backbone].settings("forecast")
+    sizes = dict(_FORECAST_SIZES if "patch_len" in settings else _FORECAST_WIDE)
     patch = max(1, min(lookback, round(lookback / _FORECAST_PATCHES)))
     if season is not None and season > 1:
         # patches follow the season: the nearest divisor
         patch = min((d for d in range(1, season + 1) if season % d == 0), key=lambda d: abs(math.log(d / patch)))
     sizes |= {"patch_len": patch, "stride": patch, "label_len": max(1, min(lookback // 2, horizon))}
     # a model with a decoder also averages over its label_len + horizon steps
-    steps = min(lookback, sizes["label_len"] + horizon) if "label_len" in known else lookback
+    steps = min(lookback, sizes["label_len"] + horizon) if "label_len" in settings else lookback
     if steps < _MOVING_AVERAGE:
         sizes["moving_average"] = max(1, steps - 1 + steps % 2)
-    return {name: value for name, value in sizes.items() if name in known}
+    return {name: value for name, value in sizes.items() if name in settings}
 
 
 def choose_recipe(backbone: str, attention: str | None, windows: int) -> dict[str, Any]:
@@ -188,23 +208,26 @@ def choose_reconstructor(backbone: str | None, window: int, channels: int) -> tu
 
 
 def classifier_candidates(
-    backbone: str | None, length: int, given: Mapping[str, Any] | None
+    backbone: str | None, length: int, settings: Mapping[str, Any] | None
 ) -> list[tuple[str, dict[str, Any], int]]:
     """Networks of a classifier, each with its backbone, settings and steps per token; validation chooses one.
 
-    They differ in the instance norm and in the length of patches, unless these are given. A backbone without patches
-    reads several steps of a long series as one token.
+    They differ in the instance norm and in the length of patches, unless `settings` has these. A backbone without
+    patches reads several steps of a long series as one token.
     """
     chosen = backbone or "transformer"
     check_choice("backbone", chosen, backbone_names("classify"))
-    own = "patch_len" in BACKBONES[chosen].settings("classify")
-    patch = max(1, min(length, 2 * length // _CASE_PATCHES or length // 2) if own else -(-length // _CASE_PATCHES))
-    found = []
+    has_patches = "patch_len" in BACKBONES[chosen].settings("classify")
+    patch = max(1, -(-length // _CASE_PATCHES))
+    if has_patches:
+        patch = max(1, min(length, 2 * length // _CASE_PATCHES or length // 2))
+    candidates: list[tuple[str, dict[str, Any], int]] = []
     for factor, norm in ((1, False), (1, True), (2, False)):
         steps = min(length, factor * patch)
         sizes = {**_CLASSIFIER_SIZES, "instance_norm": norm}
-        sizes |= {"patch_len": steps, "stride": max(1, steps // 2)} if own else {}
-        candidate = chosen, {**sizes, **(given or {})}, 1 if own else steps
-        if candidate not in found:
-            found.append(candidate)
-    return found
+        if has_patches:
+            sizes |= {"patch_len": steps, "stride": max(1, steps // 2)}
+        candidate = chosen, {**sizes, **(settings or {})}, 1 if has_patches else steps
+        if candidate not in candidates:
+            candidates.append(candidate)
+    return candidates

@@ -89,7 +89,9 @@ class ThresholdRule:
 
     def check(self, usual: float) -> None:
         """Raise ValueError for a wrong number, or for one that the rule does not use; `usual` is the default share."""
-        rule, contamination, alarms_per_day = self.rule, self.contamination, self.alarms_per_day
+        rule = self.rule
+        contamination = self.contamination
+        alarms_per_day = self.alarms_per_day
         check_choice("threshold", rule, RULES)
         if not 0.0 < contamination < 1.0:
             raise ArgumentError("contamination", "lie in (0, 1)", contamination)

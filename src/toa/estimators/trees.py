@@ -114,7 +114,8 @@ def read_boosted_trees(regressor: Any, inputs: Float64[np.ndarray, "n f"], depth
     counts = [len(tree) for tree in nodes_by_tree]
     roots = np.cumsum([0, *counts[:-1]])
     first = np.repeat(roots, counts)
-    leaf, itself = nodes["is_leaf"].astype(bool), np.arange(len(nodes))
+    leaf = nodes["is_leaf"].astype(bool)
+    itself = np.arange(len(nodes))
     trees = Trees(
         roots=roots,
         feature=np.where(leaf, 0, nodes["feature_idx"]).astype(np.int64),

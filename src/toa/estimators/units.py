@@ -100,7 +100,8 @@ class UnitsModel(nn.Module):
             future_marks: Features of the forecast steps (B, P, F).
         """
         indices = slice(0, 1) if which is None else which
-        mean, std = self.mean[indices].unsqueeze(1), self.std[indices].unsqueeze(1)  # (B, 1, C)
+        mean = self.mean[indices].unsqueeze(1)  # (B, 1, C)
+        std = self.std[indices].unsqueeze(1)
         exact = (series - mean) / std
         scaled = exact.float()
         levels = self.model(scaled, marks, future_marks).double()  # (B, P, Q, C)
@@ -111,21 +112,21 @@ class UnitsModel(nn.Module):
             flat = (std == 1.0) & ((series - series[:, :1]).abs().amax(1, keepdim=True) == 0.0)  # (B, 1, C)
             levels = torch.where(flat.unsqueeze(1), exact[:, -1:].unsqueeze(1), levels)
         forecast = levels[:, :, self.point]  # (B, P, C)
-        found: tuple[Tensor, ...] = (forecast * std + mean,)
+        parts: tuple[Tensor, ...] = (forecast * std + mean,)
         if self.shown:
-            found += (levels[:, :, list(self.shown)] * std.unsqueeze(1) + mean.unsqueeze(1),)
+            parts += (levels[:, :, list(self.shown)] * std.unsqueeze(1) + mean.unsqueeze(1),)
         if self.width is not None:
             half = self.width * spread(scaled).double()  # (B, P, C)
-            found += ((forecast - half) * std + mean, (forecast + half) * std + mean)
+            parts += ((forecast - half) * std + mean, (forecast + half) * std + mean)
         if self.floor is not None:
-            found = tuple(part.maximum(self.floor) for part in found)
-        return tuple(part.to(series.dtype) for part in found)
+            parts = tuple(part.maximum(self.floor) for part in parts)
+        return tuple(part.to(series.dtype) for part in parts)
 
     @torch.no_grad()
     def predict(self, *inputs: Tensor | None) -> Prediction:
         """Apply the model to the arguments of `forward`; results are on the CPU."""
-        found = self(*(None if x is None else x.to(self.mean.device) for x in inputs))
-        return {name: part.cpu() for name, part in zip(self.outputs, found, strict=True)}
+        parts = self(*(None if x is None else x.to(self.mean.device) for x in inputs))
+        return {name: part.cpu() for name, part in zip(self.outputs, parts, strict=True)}
 
 
 def find_counts(panel: Panel, columns: Sequence[str]) -> Bool[np.ndarray, " c"]:
@@ -159,9 +160,9 @@ def conformal_width(scores: Tensor, level: float) -> Tensor:
     return scores.kthvalue(rank, 0).values
 
 
-def check_forecast(found: Prediction, columns: Sequence[str]) -> None:
+def check_forecast(prediction: Prediction, columns: Sequence[str]) -> None:
     """Raise ValueError for a forecast that is not finite."""
-    for name, part in found.items():
+    for name, part in prediction.items():
         wrong = ~part.isfinite()
         if wrong.any():
             window, step, *_, column = wrong.nonzero()[0].tolist()

@@ -82,7 +82,7 @@ def test_a_failed_run_is_reported_and_retried_on_request(runs, tmp_path):
     words = ["reproduce", "--runs", str(runs), "--out", str(tmp_path / "out"), "--device", "cpu"]
     code, text = call(*words)
     assert code == 1
-    assert "FAILED FileNotFoundError: dataset" in text
+    assert "FAILED MissingFileError: dataset" in text
     assert "1 runs done, 1 failed; --retry" in text
     gone.write_text((tmp_path / "own.csv").read_text())
     assert call(*words)[0] == 1

@@ -84,7 +84,8 @@ def _event_parts(
     fitted: FittedDetector, alarms: Alarms, labels: Labels | None, channels: Int64[np.ndarray, " c"]
 ) -> list[Part]:
     """The chart of score and channels, and the table of events."""
-    panel, ranked = alarms.panel, alarms.ranked
+    panel = alarms.panel
+    ranked = alarms.ranked
     table = event_columns(panel, ranked, fitted.columns)
     shown = list(dict.fromkeys([*(index for index, _ in ranked), *range(len(panel))]))[: draw.SERIES]
     points = max(_LEAST_POINTS, draw.VALUES // (len(shown) * (len(channels) + 1)))
@@ -93,7 +94,8 @@ def _event_parts(
     }
     series = []
     for index in shown:
-        rows, axis = panel.lengths[index], axes[index]
+        rows = panel.lengths[index]
+        axis = axes[index]
         columns = {"score": alarms.columns[index]["score"]}
         columns |= {fitted.columns[channel]: panel.values[index][:, channel] for channel in channels}
         size = -(-2 * rows // points)

@@ -133,7 +133,8 @@ def _forecast_chart(
     for index, after in enumerate(past.next_times(steps)):
         rows = past.lengths[index]
         times = None if past.times is None or after is None else past.times[index].append(after)
-        values, parts = past.take(fitted.columns)[index], forecasts[index]
+        values = past.take(fitted.columns)[index]
+        parts = forecasts[index]
         if past.begins is not None:
             begins = past.begins[index][[past.columns.index(column) for column in fitted.columns]]
             values = np.where(np.arange(rows)[:, None] < begins, np.nan, values)
@@ -197,7 +198,8 @@ def _backtest(tested: Backtest) -> list[Part]:
 def _lags(fitted: FittedForecaster, panel: Panel, predict: Callable[[Panel], Any]) -> Iterator[Part]:
     """How much the forecast of the first series changes if a part of its past is replaced."""
     panel = panel.tail(max(fitted.inputs.lookback, history_rows(fitted.season, fitted.horizon)))
-    values, rows = panel.values[0], panel.lengths[0]
+    values = panel.values[0]
+    rows = panel.lengths[0]
     read = min(rows, max(fitted.inputs.lookback, 2 * fitted.season))
     if read < 2:
         return
