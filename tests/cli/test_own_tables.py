@@ -365,7 +365,7 @@ def test_a_horizon_of_all_rows_has_no_interval_and_states_the_remedy(tmp_path):
     daily(5).to_csv(tmp_path / "a.csv", index=False)
     code, text = call("forecast", tmp_path / "a.csv", "--horizon", 5, "--out", tmp_path / "b.csv", *QUICK)
     assert code == 0
-    assert "no interval of 0.8: a series must have more rows than the horizon" in text
+    assert "a series must have more rows than the horizon, got none" in text
     assert "add rows, or shorten the horizon." in text
 
 
