@@ -122,7 +122,22 @@ def user_tables() -> str:
     return table([*head, "CPU seconds of the fit, without and with"], rows)
 
 
+def known_operator_table() -> str:
+    """Errors on tables whose best operator is known, from benchmarks/known_operator.py; means over the seeds."""
+    record = json.loads((FOLDER / "known_operator.json").read_text(encoding="utf-8"))
+    rows = []
+    for channels, case in record["cases"].items():
+        errors = case["mse"]
+        pairs = list(zip(errors["own lags"], errors["known operator"], strict=True))
+        for name, values in sorted(errors.items(), key=lambda pair: fmean(pair[1])):
+            closed = [(own - value) / (own - best) for value, (own, best) in zip(values, pairs, strict=True)]
+            ends = f"{min(values):.4f} to {max(values):.4f}"
+            rows.append([f"{channels}, {name}", str(len(values)), f"{fmean(values):.4f}", ends, f"{fmean(closed):.2f}"])
+    return table(["channels, system", "seeds", "MSE", "lowest to highest", "gap closed"], rows)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
+    "known-operator": known_operator_table,
     "wide-sets": sets_table,
     "wide-sizes": sizes_table,
     "wide-rivals": rivals_table,

@@ -87,7 +87,7 @@ FEW: dict[str, Any] = {"trees": 20, "kernels": 84, "kernel_groups": 16}
 FEW_FOREST_TREES = 30
 # effort of tests that need no network and no trees
 LEAST: dict[str, Any] = {"tree_windows": 0, "network_windows": 0, "networks": 0, "candidates": 0}
-# tests of no estimator, of the forest itself, and of the weight of trees
+# tests of no estimator, of the page of efforts, of the forest itself, and of the weight of trees
 WHOLE = (
     *CHECKING,
     "tests/paper/theory/",

@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from tests.estimators.stages import only
 from tests.estimators.test_all_columns import frame_of, led_columns
@@ -62,3 +63,9 @@ def test_quick_effort_on_a_processor_trains_none():
     thorough = Forecaster(2, effort="thorough", device="cpu").settings_of_fit()
     assert set(ChannelNetworks().candidates(thorough, 1)) == set(ATTENTIONS)
     assert limit_of(EFFORTS["thorough"], "cpu") > 0
+
+
+def test_quick_effort_on_a_gpu_trains_them_but_an_effort_without_networks_does_not(monkeypatch):
+    monkeypatch.setattr(channel_networks, "resolve_device", lambda device: torch.device("cuda"))
+    assert limit_of(EFFORTS["quick"], "auto") == EFFORTS["thorough"].channel_windows
+    assert limit_of(EFFORTS["least"], "auto") == 0

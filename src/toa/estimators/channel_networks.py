@@ -127,8 +127,11 @@ class ChannelNetworkMethod:
 
 
 def limit_of(effort: Effort, device: str) -> int:
-    """Windows times columns that a network of columns sees in training: on a GPU always those of thorough effort."""
-    if resolve_device(device).type == "cuda":
+    """Windows times columns that a network of columns sees in training: on a GPU those of thorough effort.
+
+    An effort without networks has none on a GPU either.
+    """
+    if effort.has_networks and resolve_device(device).type == "cuda":
         return max(effort.channel_windows, EFFORTS["thorough"].channel_windows)
     return effort.channel_windows
 
