@@ -1,11 +1,12 @@
 """Tables of anomaly detection: the runs of the paper's sets, and the detector on other sets."""
 
+import json
 import statistics
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from performance_tables import table
-from stored_results import grouped, mean_of, published, stored_records, variant_of
+from stored_results import RESULTS, grouped, mean_of, published, stored_records, variant_of
 from toa.report.tables import number
 
 ANOMALY_METRICS = ("tslib-pa/pa_f1", "tslib-pa/random_pa_f1", "strict/f1", "strict/vus_pr")
@@ -54,8 +55,22 @@ def detector_choices() -> str:
     return table(["dataset", "methods", "combination", "fit, s", "scores, s", "CPU s"], rows, left=2)
 
 
+def threshold_table() -> str:
+    """Flags of the default threshold and of a fixed one, beside the best threshold of the same scores."""
+    sets = json.loads((RESULTS / "anomaly" / "alarm_thresholds.json").read_text(encoding="utf-8"))["sets"]
+    rows = []
+    for name, found in sets.items():
+        for rule in ("adaptive", "quantile"):
+            values = [found[rule][key] for key in ("of_best", "f1", "precision", "recall", "share")]
+            facts = [found["role"], f"{found['anomalies']:.3f}", f"{found['best_f1']:.3f}"]
+            rows.append([name, rule, *facts, *(f"{value:.3f}" for value in values)])
+    titles = ["set", "threshold", "role", "anomalies", "best F1", "F1 / best", "F1", "precision", "recall", "flagged"]
+    return table(titles, rows, left=3)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     **{f"anomaly-{dataset}": partial(anomaly_table, dataset) for dataset in DETECTION_SETS},
     "detectors": detector_table,
     "detector-choices": detector_choices,
+    "alarm-thresholds": threshold_table,
 }

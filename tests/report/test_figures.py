@@ -62,10 +62,15 @@ def test_the_figure_of_alarms_shows_channels_with_dates_and_names_the_events():
     events = pd.DataFrame({"event": [1], "channel": ["level"], "why": ["level 90 %, flow 10 %"]})
     columns = ("flow", "heat", "level", "speed")
     labels = event.astype(bool)
-    figure, series = draw_alarms(frame, found, events, columns, threshold=1.5, time="when", labels=labels, title="x")
+    options: Any = {"thresholds": lambda score: np.linspace(1.2, 1.5, len(score))}
+    figure, series = draw_alarms(frame, found, events, columns, time="when", labels=labels, title="x", **options)
     figure.canvas.draw()
     plt.close(figure)
     assert series == 1
+    # the threshold of each row, and the scores
+    threshold, score = figure.axes[-1].lines
+    assert (np.min(threshold.get_ydata()), np.max(threshold.get_ydata())) == (1.2, 1.5)
+    assert np.max(score.get_ydata()) == 2.0
     # the channel of the event comes first; a fourth one is left out for lack of space
     assert [axis.get_title("left").split(",")[0] for axis in figure.axes] == ["level", "flow", "heat", "score"]
     assert [text.get_text() for text in figure.axes[0].texts] == ["1: level 90 %, flow 10 %"]
@@ -75,7 +80,7 @@ def test_the_figure_of_alarms_shows_channels_with_dates_and_names_the_events():
     # an event and a known anomaly in every panel
     assert all(len(axis.patches) == 2 for axis in figure.axes)
     assert all("Jan" in axis.xaxis.get_major_formatter().get_offset() for axis in figure.axes)
-    by_id: Any = {"id": "unit", "threshold": 1.5}
+    by_id: Any = {"id": "unit", **options}
     several = draw_alarms(frame.assign(unit=1), found.assign(unit=1), events.assign(unit=1), columns, **by_id)[0]
     plt.close(several)
     assert several.axes[0].get_title("left") == "1: level"
@@ -86,7 +91,7 @@ def test_an_alarm_in_the_last_row_is_seen():
     event = np.array([0] * 9 + [1])
     found = pd.DataFrame({"score": 1.0 + event, "anomaly": event, "event": event, "why": ""})
     events = pd.DataFrame({"event": [1], "channel": ["flow"], "why": ["flow"]})
-    figure, _ = draw_alarms(frame, found, events, ("flow",), threshold=1.5)
+    figure, _ = draw_alarms(frame, found, events, ("flow",), thresholds=lambda score: np.full(len(score), 1.5))
     plt.close(figure)
     (patch,) = figure.axes[0].patches
     assert patch.get_extents().width > 5

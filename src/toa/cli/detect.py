@@ -182,7 +182,7 @@ def _draw(
         rows,
         events,
         detector.columns_,
-        threshold=detector.threshold_,
+        thresholds=detector.fitted_.thresholds.of_rows,
         id=id,
         time=next((column for column in rows if column not in results), None),
         labels=labels,

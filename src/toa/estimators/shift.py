@@ -35,8 +35,6 @@ _QUANTILES = 201
 # rows around a row whose scores tell the level: half of the longest series of fit, within these bounds
 _LEAST_MEMORY = 2_000
 _MOST_MEMORY = 10_000
-# fewest scores that tell the level: a shorter table is filled up with scores of normal rows
-LEAST_SCORES = 500
 # levels per memory; between them the level of a table changes evenly, and that of a stream is kept
 _LEVELS = 40
 # a threshold that was raised by a larger share of that of fit is reported
@@ -51,7 +49,8 @@ class NormalLevels:
 
     Attributes:
         quantiles: Scores of normal rows at evenly spaced shares.
-        memory: Number of scores around a row that tell the level.
+        memory: Number of scores around a row that tell the level; a table with fewer rows is filled up with scores of
+            normal rows, because it may be one long anomaly.
         contamination: Expected share of flagged normal rows.
     """
 
@@ -74,8 +73,8 @@ class NormalLevels:
     def raise_threshold(self, threshold: float, scores: Score) -> Score:
         """The threshold of each row of a series, by the scores before and after it."""
         rows = len(scores)
-        size = min(self.memory, rows)
-        if rows <= max(size, LEAST_SCORES):
+        size = self.memory
+        if rows <= size:
             return np.full(rows, self.raised(threshold, scores))
         starts = np.unique(np.append(np.arange(0, rows - size, max(1, size // _LEVELS)), rows - size))
         levels = [self.raised(threshold, scores[start : start + size]) for start in starts]
@@ -95,8 +94,8 @@ class NormalLevels:
         return median + DEVIATIONS * quantile * deviation
 
     def _fill(self, scores: Score) -> Score:
-        """These scores, and as many of normal rows as are missing to the fewest that tell a level."""
-        missing = LEAST_SCORES - len(scores)
+        """These scores, and as many of normal rows as are missing to those that tell a level."""
+        missing = self.memory - len(scores)
         if missing <= 0:
             return scores
         shares = (np.arange(missing) + 0.5) / missing

@@ -3,7 +3,7 @@
 import io
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,7 @@ def draw_alarms(
     events: pd.DataFrame,
     columns: Sequence[str],
     *,
-    threshold: float,
+    thresholds: Callable[[np.ndarray], np.ndarray],
     id: str | None = None,
     time: str | None = None,
     labels: np.ndarray | None = None,
@@ -164,6 +164,7 @@ def draw_alarms(
 
     Args:
         rows: Scores and events of the rows of `frame`, from `toa.AnomalyDetector.alarms`.
+        thresholds: Maps the scores of a series to the threshold of each row.
         labels: Whether each row is known to be an anomaly; these ranges are grey.
     """
     ids = [None] if id is None else list(pd.unique(rows[id]))
@@ -191,7 +192,9 @@ def draw_alarms(
                     f"{number}: {why}", (first, 1.0), xycoords=("data", "axes fraction"), fontsize=7, va="top"
                 )
         if column is None:
-            _draw_score(axis, when, rows["score"].to_numpy()[places], {"": threshold})
+            score = rows["score"].to_numpy()[places]
+            axis.plot(*_outline(when, thresholds(score)), color=GREEN, linewidth=1.2)
+            _draw_score(axis, when, score, {})
         else:
             axis.plot(*_outline(when, frame[column].to_numpy(dtype=float)[places]), color="0.3", linewidth=0.7)
         axis.set_title(
