@@ -57,7 +57,12 @@ def detector_choices() -> str:
 
 def threshold_table() -> str:
     """Flags of the default threshold and of a fixed one, beside the best threshold of the same scores."""
-    sets = json.loads((RESULTS / "anomaly" / "alarm_thresholds.json").read_text(encoding="utf-8"))["sets"]
+    records = {
+        name: json.loads((RESULTS / "anomaly" / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("alarm_thresholds", "alarm_thresholds_skab")
+    }
+    sets = dict(records["alarm_thresholds"]["sets"])
+    sets["SKAB, filled up"] = records["alarm_thresholds_skab"]["sets"]["SKAB"]
     rows = []
     for name, found in sets.items():
         for rule in ("adaptive", "quantile"):

@@ -19,7 +19,7 @@ PROMISES = (
     ("Any name works or is refused", ("names",), "names of columns and files", "-", "-", "-"),
     ("No answer is NaN or infinite", ("numbers",), "hostile numbers", "inputs are checked", "-", "-"),
     (
-        *("Threads and processes change no answer", ("load threads on one estimator", "load processes on one folder")),
+        *("Threads and processes change no answer", ("load threads on one estimator", "load processes on one")),
         *("many at a time", "-", "-", "-"),
     ),
     ("A stream takes constant memory", ("load rows of a stream",), "rows one after another", "-", "-", "-"),

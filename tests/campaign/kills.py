@@ -148,7 +148,8 @@ def served(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def _download(table: Path, address: str) -> Work:
+def make_download(table: Path, address: str) -> Work:
+    """A file that is served beside the table, and fetched."""
     content = random.Random(0).randbytes(300_000)
     (table.parent / "x.bin").write_bytes(content)
     about = {"name": "x", "path": "x.bin", "source": "here", "note": ""}
@@ -165,7 +166,7 @@ WORKS = ("run", "forecast", "panel", "save", "fit", "download")
 
 def _work(name: str, table: Path, address: str) -> Work:
     if name == "download":
-        return _download(table, address)
+        return make_download(table, address)
     return {"run": _run, "forecast": _forecast, "panel": _panel, "save": _save, "fit": _fit}[name](table)
 
 

@@ -5,15 +5,16 @@ Each part returns an outcome whose counts hold what was measured; a broken promi
 
 import resource
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from tests.campaign.children import command, run_child
+from tests.campaign.children import Child, command, run_child
 from tests.campaign.fuzz import Outcome
-from tests.campaign.kills import SETTINGS, quietly, write_table
+from tests.campaign.kills import SETTINGS, make_download, quietly, served, write_table
 from tests.campaign.memory import CASES, measure_memory
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.experiments import resolve
@@ -21,10 +22,13 @@ from toa.experiments.claims import claimed
 from toa.experiments.records import RECORD, config_hash, hashed_values, read_record, write_record
 from toa.experiments.run import Job, read_outcome, read_plans, write_plan
 from toa.report.progress import read_progress
+from toa.training.checkpoint import load_checkpoint, save_checkpoint
 
 _SMALL = {"embed_dim": 4, "num_heads": 2, "num_layers": 1, "ff_dim": 4}
 # how much more a step may take at the end of a long stream or sweep than at its beginning
 _GROWTH = 1.5
+# saves per writer, and loads per reader, of one file
+_TURNS = 150
 # MiB by which the memory of a stream may grow after its start
 _GROWTH_MIB = 64
 
@@ -76,6 +80,63 @@ def run_in_processes(folder: Path, first: int, count: int, *, seed: int) -> Outc
         outcome.failures.append(f"{count} processes ended with {ended} and {len(records)} of {2 * count} records")
     left = [path.name for path in out.rglob("*.partial")]
     outcome.failures += [f"leaves {left}"] if left else []
+    return outcome
+
+
+def share_one_file(folder: Path, first: int, count: int, *, seed: int) -> Outcome:
+    """`count` processes save to one file and as many load it: no save fails, and no good file is called damaged."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "m.safetensors"
+
+    def save(writer: int) -> None:
+        save_checkpoint(path, {"x": torch.full((1_000,), float(writer))}, {"writer": writer})
+
+    def work(number: int) -> None:
+        for _ in range(_TURNS):
+            if number < count:
+                save(number)
+                continue
+            saved = load_checkpoint(path)
+            if not torch.equal(saved.tensors["x"], torch.full((1_000,), float(str(saved.facts["writer"])))):
+                raise ValueError("tensors of one writer with the facts of another")
+
+    save(0)
+    outcome = _in_processes(work, 2 * count, folder)
+    outcome.counts["saves"] = count * _TURNS
+    outcome.counts["loads"] = count * _TURNS
+    left = sorted(file.name for file in folder.glob("*.partial"))
+    outcome.failures += [f"leaves {left}"] if left else []
+    return outcome
+
+
+def share_one_download(folder: Path, first: int, count: int, *, seed: int) -> Outcome:
+    """`count` processes fetch one file at the same time: each gets it whole."""
+    (folder / "served").mkdir(parents=True, exist_ok=True)
+    with served(folder / "served") as address:
+        download = make_download(folder / "served" / "table.csv", address)
+        out = folder / "out"
+        outcome = _in_processes(lambda number: download.action(out)(), count, folder)
+        outcome.counts["downloads"] = count
+        if not outcome.failures and download.result(out) != (True, ["x.bin"]):
+            outcome.failures.append(f"{count} downloads leave {sorted(file.name for file in out.iterdir())}")
+    return outcome
+
+
+def _in_processes(work: Callable[[int], object], count: int, folder: Path) -> Outcome:
+    """Do work in `count` processes at the same time; each that fails is a failure."""
+    outcome = Outcome()
+
+    def start(number: int) -> Child:
+        def run() -> None:
+            work(number)
+
+        return run_child(run, folder / f"child-{number}")
+
+    with ThreadPoolExecutor(count) as pool:
+        children = list(pool.map(start, range(count)))
+    for number, child in enumerate(children):
+        if child.status:
+            outcome.failures.append(f"process {number}: {child.output.strip()[-300:]}")
     return outcome
 
 
@@ -167,6 +228,8 @@ def _resident() -> float:
 PARTS = {
     "threads on one estimator": (predict_in_threads, 64),
     "processes on one folder": (run_in_processes, 8),
+    "processes on one file": (share_one_file, 8),
+    "processes on one download": (share_one_download, 8),
     "rows of a stream": (stream_rows, 10_000_000),
     "runs of a sweep": (plan_many_runs, 10_000),
     "memory": (measure_memory, len(CASES)),

@@ -6,6 +6,8 @@ from tests.campaign.memory import QUICK
 SIZES = {
     "threads on one estimator": 16,
     "processes on one folder": 3,
+    "processes on one file": 3,
+    "processes on one download": 3,
     "rows of a stream": 200_000,
     "runs of a sweep": 500,
     "memory": len(QUICK),

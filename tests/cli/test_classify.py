@@ -45,7 +45,7 @@ def test_runs_are_compared(tmp_path):
     code, text = call("compare", str(tmp_path / "runs"), "--metric", "accuracy", "--out", str(out))
     assert code == 0, text
     assert "patchtst/toa-relu" in text
-    assert "No test is made: over 1 data sets" in text
+    assert "No signed-rank test is made: over 1 data sets" in text
     assert "it needs 3 systems, got 2" in text
     assert [path.name for path in out.iterdir()] == ["comparison.md"]
 

@@ -183,6 +183,22 @@ def test_saved_estimators_are_explained(tmp_path):
     assert "sample must be below 53, the number of windows or cases, got 99" in text
 
 
+@pytest.mark.slow
+def test_a_token_of_a_classifier_has_the_steps_of_its_patch(tmp_path):
+    rng = np.random.default_rng(0)
+    cases = pd.DataFrame(rng.standard_normal((20, 130))).assign(kind=["x", "y"] * 10)
+    cases.columns = cases.columns.map(str)
+    sizes: dict[str, Any] = {"embed_dim": 8, "num_heads": 1, "num_layers": 1, "ff_dim": 8}
+    common: dict[str, Any] = {"epochs": 1, "settings": sizes, "attention": "toa-relu", "device": "cpu"}
+    classifier = toa.Classifier(label="kind", model="toa", backbone="transformer", **common).fit(cases)
+    classifier.save(tmp_path / "kinds.toa")
+    patch = classifier.architecture_["patch"]
+    assert patch > 1
+    code, text = call("explain", tmp_path / "kinds.toa", "--out", tmp_path / "page")
+    assert code == 0, text
+    assert f"A token is {patch} rows" in text
+
+
 def test_a_path_that_is_not_a_model_prints_an_error(tmp_path, forecast):
     code, text = call("explain", tmp_path / "nosuch.toa")
     assert code == 2

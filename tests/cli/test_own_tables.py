@@ -13,6 +13,7 @@ from toa.data.formats import read_frame
 from toa.data.frames import read_panel
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.estimators.backtest import without_last
+from toa.estimators.files import SavedColumns, saved_columns
 
 QUICK = ("--effort", "least", "--device", "cpu")
 
@@ -364,7 +365,7 @@ def test_a_horizon_of_all_rows_has_no_interval_and_states_the_remedy(tmp_path):
     daily(5).to_csv(tmp_path / "a.csv", index=False)
     code, text = call("forecast", tmp_path / "a.csv", "--horizon", 5, "--out", tmp_path / "b.csv", *QUICK)
     assert code == 0
-    assert "no interval of 0.8: a series must have more rows than the horizon" in text
+    assert "a series must have more rows than the horizon, got none" in text
     assert "add rows, or shorten the horizon." in text
 
 
@@ -378,3 +379,12 @@ def test_a_column_that_begins_in_the_tested_rows_is_named_before_training(tmp_pa
         in text
     )
     assert text.endswith("; test fewer rows, or choose the other columns with --value. ")
+
+
+def test_columns_are_known_from_a_saved_model_and_from_no_other_file(tmp_path):
+    (tmp_path / "a.csv").write_text("id,y\n1,2\n", encoding="utf-8")
+    assert saved_columns(tmp_path / "a.csv") == saved_columns(tmp_path / "nosuch.toa") == SavedColumns()
+    rows = pd.concat([daily().assign(shop=name) for name in ("007", "008")])
+    forecaster = Forecaster(2, id="shop", time="day", effort="least", device="cpu").fit(rows)
+    forecaster.save(tmp_path / "shops.toa")
+    assert saved_columns(tmp_path / "shops.toa") == SavedColumns(id="shop", has_text_ids=True)

@@ -1,8 +1,11 @@
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import ROOT
 from toa.estimators.baselines import BASELINES, LinearModel, align_histories, repeat_season
 
 
@@ -161,3 +164,14 @@ def test_short_series_are_used_as_far_as_they_go():
     assert model is not None
     assert np.isfinite(model.predict(history)).all()
     assert LinearModel.fit(history[:, -3:], season=6, horizon=3, lookback=24) is None
+
+
+def test_every_baseline_has_a_weight_in_a_stored_record():
+    """One that no record weights must leave the candidates; methods with covariates are in no stored record."""
+    records = [
+        json.loads(line)
+        for path in (ROOT / "results" / "leaderboards").glob("*.jsonl")
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    weighted = {name for record in records for name, weight in record.get("weights", {}).items() if weight > 0}
+    assert set(BASELINES) - weighted == set()

@@ -221,7 +221,15 @@ def test_forged_detectors_are_refused_before_they_are_used(tmp_path, detectors, 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"lookback_": "x"}, {"lookback_": 0}, {"freq_": 3.5}, {"time_": ["a"]}, {"known": {"past_covariates": None}}],
+    [
+        {"lookback_": "x"},
+        {"lookback_": 0},
+        {"freq_": 3.5},
+        {"freq_": "1000000000000YE"},
+        {"time_": ["a"]},
+        {"id": {}},
+        {"known": {"past_covariates": None}},
+    ],
 )
 def test_a_forged_forecaster_without_a_network_is_refused(tmp_path, changes):
     path = tmp_path / "model.toa"

@@ -7,7 +7,7 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
@@ -271,28 +271,20 @@ def read_data(path: Path, options: Mapping[str, Any] | None = None, *, label: bo
     from toa.data.layouts import LAYOUTS
 
     chosen = dict(options or {})
-    fitted_ids = None
+    has_text_ids = False
     if chosen.get("model") is not None:
-        from toa.estimators.files import load_file
+        from toa.estimators.files import saved_columns
 
-        facts: Any = {}
-        with suppress(FileNotFoundError, ValueError):
-            # loading the model raises for a wrong file
-            facts = load_file(chosen["model"]).facts
-        parameters, results = facts.get("parameters"), facts.get("fitted")
-        chosen |= {name: parameters.get(name) if isinstance(parameters, dict) else None for name in ("id", "label")}
-        fitted_ids = results.get("ids") if isinstance(results, dict) else None
-        if chosen["id"] is None and isinstance(results, dict):
-            # the id column that the names of other libraries told
-            chosen["id"] = results.get("id")
+        columns = saved_columns(chosen["model"])
+        chosen |= {"id": columns.id, "label": columns.label}
+        has_text_ids = columns.has_text_ids
     names = [chosen.get(name) for name in ("id", *(["label"] if label else []))]
     names += [layout.id for layout in LAYOUTS]
     # another file of the command may be the workbook
     data = chosen.get("data")
     sheet = chosen.get("sheet") if path == data or path.suffix.lower() in (".xlsx", ".xlsm") else None
     frame = read_frame(path, decimal=chosen.get("decimal"), sheet=sheet, names=[name for name in names if name])
-    is_text = isinstance(fitted_ids, list) and any(isinstance(id, str) for id in fitted_ids)
-    if is_text and names[0] in frame and is_integer_dtype(frame[names[0]]):
+    if has_text_ids and names[0] in frame and is_integer_dtype(frame[names[0]]):
         # beside "007" an id such as 123 is text, also in a table without the former
         frame[names[0]] = frame[names[0]].astype(str)
     return frame

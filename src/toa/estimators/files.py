@@ -10,6 +10,8 @@ that has another kind or format version.
 import json
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,35 @@ FORMAT = 1
 # files of a folder in the format of the Hugging Face hub
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavedColumns:
+    """What a saved estimator tells about the columns of its tables: their names, and whether ids are text."""
+
+    id: str | None = None
+    label: str | None = None
+    has_text_ids: bool = False
+
+
+def saved_columns(path: Path) -> SavedColumns:
+    """The columns of a saved estimator; none for another file, which loading it names in its error."""
+    facts: Mapping[str, Any] = {}
+    with suppress(FileNotFoundError, ValueError):
+        facts = load_file(path).facts
+    parameters = facts.get("parameters")
+    results = facts.get("fitted")
+    if not isinstance(parameters, Mapping):
+        parameters = {}
+    if not isinstance(results, Mapping):
+        results = {}
+    ids = results.get("ids")
+    return SavedColumns(
+        # else the id column that the names of other libraries told
+        id=parameters.get("id") or results.get("id"),
+        label=parameters.get("label"),
+        has_text_ids=isinstance(ids, list) and any(isinstance(id, str) for id in ids),
+    )
 
 
 def save_file(

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
-from toa._checks import check_at_least, check_count, check_shape
-from toa._limits import check_unpacked
+from toa._checks import ArgumentError, check_at_least, check_count, check_shape
+from toa._limits import check_unpacked, shorten
 from toa.data.frequency import season_of
 from toa.estimators.baselines import REGRESSIONS
 from toa.estimators.covariates import Covariates
@@ -58,9 +59,11 @@ def restore_forecaster(
     freq = facts["freq_"]
     time_column = facts["time_"]
     check_count("lookback", facts["lookback_"], 1)
-    assert isinstance(time_column, str | None), "a name that is none"
-    assert isinstance(facts.get("id"), str | None), "a name that is none"
-    assert type(freq) in (str, int, type(None)), "a frequency that is none"
+    # no asserts: `python -O` leaves them out
+    for name, column in (("time", time_column), ("id", facts.get("id"))):
+        if not isinstance(column, str | None):
+            raise ArgumentError(name, "be the name of a column", shorten(column))
+    check_saved_frequency(freq)
     inputs = Inputs(
         ids=tuple(facts["ids"]),
         columns=tuple(facts["columns"]),
@@ -95,6 +98,17 @@ def restore_forecaster(
         panel_methods=panel_methods,
         truncated=tuple(map(str, facts.get("truncated", ()))),
     )
+
+
+def check_saved_frequency(freq: object) -> None:
+    """Raise ValueError for a frequency in a file that is none, or whose steps are longer than dates can tell."""
+    if type(freq) not in (str, int, type(None)):
+        raise ArgumentError("freq", "be a frequency", shorten(freq))
+    if isinstance(freq, str):
+        try:
+            pd.Timestamp(2000, 1, 1) + pd.tseries.frequencies.to_offset(freq)
+        except (ValueError, OverflowError) as error:
+            raise ArgumentError("freq", "be a frequency of dates", f"{shorten(freq)} ({error})") from None
 
 
 def _check_shapes(tensors: Mapping[str, Tensor], inputs: Inputs, settings: ForecastSettings) -> None:
