@@ -65,7 +65,7 @@ class AllColumnsMethod:
         return None if ridge is None else FittedAllColumns(ridge, panel.ids, means, deviations)
 
     def seconds(self, ceiling: Ceiling) -> float:
-        """What is fitted here is fitted again to all rows."""
+        """The time so far: all methods are fitted again, to all rows."""
         return ceiling.passed
 
 

@@ -1,7 +1,9 @@
 """Intervals, quantiles and scales of the weighted mean, by its errors at the rolling origins.
 
-    choice = calibrate(ensemble, errors_at_origins, …)      # Choice, frozen
+    choice = calibrate(ensemble, forecasts, panel, columns, origins, interval=0.8, levels=())    # Choice, frozen
     choice.combine(histories, others, owners)               # forecasts with intervals and quantiles
+
+A `Choice` is the `Ensemble` of `toa.estimators.choice` with its calibration.
 
 Alphabet: P horizon, C columns, Q levels, S series, W windows, N one per window and column.
 """
@@ -365,7 +367,8 @@ def _short_growth(
     """How many times larger the error in scales is for a series without windows than the `usual` error; 1 for others.
 
     Measured on other series at some of their origins, cut to as few rows. An unknown scale is the `share` of the level.
-    Networks and other methods that the ensemble does not hold are left out. Its own were fitted on these rows too.
+    Networks and other methods that the ensemble does not hold are left out. Those that it holds were fitted to these
+    rows too.
     """
     growth = np.ones(len(series))
     short = np.flatnonzero(origins.held == 0)

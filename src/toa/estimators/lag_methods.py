@@ -32,7 +32,8 @@ _BY_LEVEL = " by level"
 TREES = "boosting"
 # longest horizon that trees forecast, one step after another
 _TREE_STEPS = 60
-# trees take as long as all other methods
+# time of the trees and of all fits that follow, in times that have passed when the trees begin: they take as long as
+# the methods before them, and then both are fitted again
 _TREE_TIME = 3.0
 
 
@@ -66,7 +67,7 @@ class BaselineMethod:
         return FittedBaseline(self.name, training.season, training.horizon)
 
     def seconds(self, ceiling: Ceiling) -> float:
-        """What is fitted here is fitted again to all rows."""
+        """The time so far: all methods are fitted again, to all rows."""
         return ceiling.passed
 
 
@@ -99,7 +100,7 @@ class LinearMethod:
         return None if model is None else FittedLinear(model)
 
     def seconds(self, ceiling: Ceiling) -> float:
-        """What is fitted here is fitted again to all rows."""
+        """The time so far: all methods are fitted again, to all rows."""
         return ceiling.passed
 
 
@@ -161,7 +162,7 @@ class TreeMethod:
         return None if trees is None else FittedTrees(trees, training.horizon)
 
     def seconds(self, ceiling: Ceiling) -> float:
-        """Trees may begin in the first quarter of the time."""
+        """Three times the time so far: trees may begin in the first quarter of the time."""
         return _TREE_TIME * ceiling.passed
 
 

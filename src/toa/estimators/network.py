@@ -1,8 +1,8 @@
 """The network of a forecaster: what it reads, how it is trained, and what it forecasts.
 
-    plan = plan_network(panel, columns, borders, settings, season)    # inputs, architecture, schedule, windows
-    network = train_network(plan, seed)                               # FittedNetwork, frozen
-    network.predict(panel, places)                                    # a Prediction in the units of the data
+    plan = plan_network(panel, columns, settings, season)    # inputs, architecture, schedule, windows
+    network = train_network(plan, seed)                      # FittedNetwork, frozen
+    network.predict(panel, places)                           # a Prediction in the units of the data
 
 Alphabet: B batch, L look-back, P horizon, C columns, F features, S series, T rows, W windows.
 """

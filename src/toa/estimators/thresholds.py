@@ -2,8 +2,8 @@
 
     rule = ThresholdRule("extreme value", contamination=0.001)
     rule.check(usual=0.01)                                      # ValueError for a number that the rule does not use
-    rule.choose([scores], days=None, rows=len(scores))          # rows with a higher score are flagged
-    thresholds = higher_thresholds(fitted, held, choose)        # of a table and of streams
+    rule.choose([scores], panel)                                # rows with a higher score are flagged
+    thresholds = higher_thresholds(normal, held, choose)        # of a table and of streams
 
 Alphabet: T rows, S series.
 """
