@@ -372,8 +372,9 @@ class Forecaster(Estimator):
         weights = self.weights_
         shown = {}
         for name in sorted(weights, key=lambda name: -weights[name]):
-            several = name == NETWORK and len(self.seeds_) > 1
-            shown[f"{name} ({len(self.seeds_)} seeds)" if several else name] = weights[name]
+            is_mean = name == NETWORK and len(self.seeds_) > 1
+            label = f"{name} ({len(self.seeds_)} seeds)" if is_mean else name
+            shown[label] = weights[name]
         return shown
 
     def settings_of_fit(self) -> ForecastSettings:
@@ -446,7 +447,10 @@ class Forecaster(Estimator):
         options = self._table | {"day_first": day_first}
         options |= {"freq": freq, "late_columns": True, "categories": categories, "beside_target": self.inputs}
         panel = read_panel(data, values=values, **options)
-        for name in self.inputs if panel.backend is not None else ():
+        if panel.backend is None:
+            # arrays have no names
+            return panel
+        for name in self.inputs:
             if name not in panel.columns:
                 raise ArgumentError("data", f"have the covariate {name!r}", ", ".join(map(repr, panel.columns)))
         return panel
@@ -459,7 +463,8 @@ class Forecaster(Estimator):
             if not isinstance(columns, Sequence) or isinstance(columns, str):
                 raise ArgumentError(name, "be a list of columns", repr(columns))
         shares = {"validation_share": self.validation_share}
-        shares |= {} if self.interval is None else {"interval": self.interval}
+        if self.interval is not None:
+            shares["interval"] = self.interval
         if not isinstance(self.quantiles, list | tuple | np.ndarray):
             raise ArgumentError(
                 "quantiles", "be a list of levels in (0, 1)", repr(self.quantiles), "such as [0.1, 0.9]"

@@ -189,8 +189,9 @@ class Trees(Family):
 
     def candidates(self, settings: ForecastSettings, season: int) -> dict[str, Method]:
         """One method, or none."""
-        wanted = settings.horizon <= _TREE_STEPS and settings.effort.tree_windows
-        return {TREES: TreeMethod()} if wanted else {}
+        if settings.horizon > _TREE_STEPS or not settings.effort.tree_windows:
+            return {}
+        return {TREES: TreeMethod()}
 
     def save(self, fitted: Mapping[str, Any]) -> tuple[dict[str, Tensor], Any]:
         """Arrays of the trees."""
@@ -213,9 +214,13 @@ def forecast_in_blocks(
 
 def linear_lookbacks(season: int, horizon: int) -> tuple[int, ...]:
     """Look-backs of the linear models: two, three and many seasons, at least the horizon, at most 720 rows."""
-    many = 4 * season if season in (4, 12) else min(max(14 * season, 104), 720)
-    wanted = max(2 * season, horizon, 4), max(3 * season, 2 * horizon), max(many, horizon)
-    return tuple(sorted({min(rows, MOST_LAGS) for rows in wanted}))
+    # many seasons: four years of months or quarters; else 14, such as two weeks of hours
+    many = min(max(14 * season, 104), 720)
+    if season in (4, 12):
+        many = 4 * season
+    few = max(2 * season, horizon, 4)
+    middle = max(3 * season, 2 * horizon)
+    return tuple(sorted({min(rows, MOST_LAGS) for rows in (few, middle, max(many, horizon))}))
 
 
 def history_rows(season: int, horizon: int) -> int:
