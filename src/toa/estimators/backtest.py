@@ -44,6 +44,7 @@ class Backtest:
         actual: What followed; NaN where the data have no value. Only the others are scored.
         comparison: Scores in the units of the data of the "model" and of the baselines, at the same origins; of many
             origins a part.
+        compared: Number of windows of the comparison.
     """
 
     metrics: dict[str, float]

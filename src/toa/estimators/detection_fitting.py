@@ -1,12 +1,14 @@
 """How a detector is fitted, from a panel to a frozen value.
 
     inputs     = fit_inputs(panel, window)                   # scales of the series
+    series     = inputs.scale_panel(panel)                   # standardised rows
     parts      = split_series(series, window, share)         # rows to train on, and held-out ones
-    methods    = fit_methods(parts, ...)                     # network, baselines and their combination
-    held       = held_scores(methods, ...)                   # scores of held-out rows
-    score      = replace(methods, baselines=...)             # baselines fitted again, to all rows
-    thresholds = higher_thresholds(score of all rows, held)
-    fitted     = FittedDetector(...)                         # frozen
+    methods    = fit_methods(parts, …)                       # network, baselines and their combination
+    held       = held_scores(methods, series, …)             # scores of held-out rows
+    score      = replace(methods.score, baselines=…)         # baselines fitted again, to all rows
+    normal     = score.of_normal_rows(series, …)             # scores of all rows
+    thresholds = higher_thresholds(normal, held, choose)
+    fitted     = FittedDetector(…)                           # frozen
 
 Alphabet: T rows, C channels, S series.
 """

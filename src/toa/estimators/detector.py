@@ -378,7 +378,7 @@ class AnomalyDetector(Estimator):
         if "scorers" not in facts:
             # older files hold the network alone
             self.model = NETWORK
-        # and a number that the rule does not use
+        # a file may also hold a number that the rule of the threshold does not use
         unused = "contamination" if self.threshold == "budget" else "alarms_per_day"
         setattr(self, unused, getattr(AnomalyDetector, unused))
         self._check_parameters()

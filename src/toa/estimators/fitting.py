@@ -2,8 +2,10 @@
 
     origins   = rolling_origins(panel, columns, settings)                      # where methods are validated
     validated = validate(candidates(settings, season), training, histories)    # all methods, with forecasts there
-    ensemble  = fit_ensemble(series, origins, validated, all_rows)             # weights; fitted again to all rows
+    ensemble, forecasts = fit_ensemble(series, origins, validated, all_rows)   # weights, and methods of past values
     choice    = calibrate(ensemble, forecasts, …)                              # intervals and quantiles
+    network   = _refit_network(…)                                              # trained again, on all rows
+    methods   = _refit_panel_methods(…)                                        # the others that read the panel
     fitted    = FittedForecaster(…)                                            # frozen
 
 Alphabet: S series, C columns, N one per window and column, F features.

@@ -1,7 +1,9 @@
 """Intervals, quantiles and scales of the weighted mean, by its errors at the rolling origins.
 
-    choice = calibrate(ensemble, errors_at_origins, …)      # Choice, frozen
+    choice = calibrate(ensemble, forecasts, panel, columns, origins, interval=0.8, levels=())    # Choice, frozen
     choice.combine(histories, others, owners)               # forecasts with intervals and quantiles
+
+A `Choice` is the `Ensemble` of `toa.estimators.choice` with its calibration.
 
 Alphabet: P horizon, C columns, Q levels, S series, W windows, N one per window and column.
 """
@@ -117,9 +119,9 @@ class Choice:
         for name, part in arrays.items():
             check_shape(f"choice.{name}", part, str(shapes[name]), shapes[name])
         check_shares(self.ensemble.weights)
-        got = self.ensemble.horizon, self.ensemble.season
-        if got != (horizon, season):
-            raise ArgumentError("choice", f"have horizon and season {(horizon, season)}", got)
+        steps = (self.ensemble.horizon, self.ensemble.season)
+        if steps != (horizon, season):
+            raise ArgumentError("choice", f"have horizon and season {(horizon, season)}", steps)
         others = dict.fromkeys((NETWORK, *REGRESSIONS, *panel_methods), np.zeros((columns, horizon)))
         forecast = self.combine([np.zeros(2)] * columns, others, torch.tensor([0]))["forecast"]
         check_shape("forecast", forecast, "(W, P, C)", (1, horizon, columns))
@@ -181,18 +183,20 @@ def calibrate(
     least = scale[scale > 0].min() if (scale > 0).any() else 1.0
     scale = np.maximum(scale, least).reshape(-1, len(columns))
     errors = ErrorScale.of_fit("series", scale, series, season=ensemble.season, horizon=origins.horizon)
-    width = offsets = error = None
+    width: np.ndarray | None = None
+    offsets: np.ndarray | None = None
+    in_scales: np.ndarray | None = None
     if forecasts is not None:
         missed = origins.actual(series) - forecasts
-        in_scales = np.abs(missed) / scale.ravel()[origins.series][:, None]
-        usual = _usual_share(scale.ravel(), level), float(np.nanmean(in_scales))
-        growth = _short_growth(ensemble, series, origins, *usual).reshape(scale.shape)
-        errors, error = _choose_errors(errors, missed, series, origins, interval or _USUAL_LEVEL)
+        share = _usual_share(scale.ravel(), level)
+        usual = float(np.nanmean(np.abs(missed) / scale.ravel()[origins.series][:, None]))
+        growth = _short_growth(ensemble, series, origins, share, usual).reshape(scale.shape)
+        errors, in_scales = _choose_errors(errors, missed, series, origins, interval or _USUAL_LEVEL)
         errors = replace(errors, scale=errors.scale * growth)
         if len(levels):
-            offsets = _quantile_offsets(error, levels)
+            offsets = _quantile_offsets(in_scales, levels)
     if interval is not None:
-        width = _interval_width(error, series, ensemble, origins, len(columns), interval)
+        width = _interval_width(in_scales, series, ensemble, origins, len(columns), interval)
     return Choice(ensemble=ensemble, errors=errors, width=width, offsets=offsets, counts=find_counts(panel, columns))
 
 
@@ -255,7 +259,8 @@ def _choose_errors(
     series that grow.
     """
     columns = plain.scale.shape[1]
-    histories, owners = origins.histories(series), origins.series[::columns] // columns
+    histories = origins.histories(series)
+    owners = origins.series[::columns] // columns
     unit = plain.scale[owners][:, None]  # (W, 1, C)
     kinds: dict[str, ErrorScale] = {}
     errors: dict[str, np.ndarray] = {}
@@ -284,8 +289,8 @@ def _score_per_series(
     totals = np.zeros((2, len(series), score.shape[2]))
     np.add.at(totals[0], places, sums)
     np.add.at(totals[1], places, scored.sum(1))
-    known = totals[1] > 0
-    means: np.ndarray = totals[0][known] / totals[1][known]
+    has_values = totals[1] > 0
+    means: np.ndarray = totals[0][has_values] / totals[1][has_values]
     return means
 
 
@@ -317,7 +322,8 @@ def independent_windows(error: Float64[np.ndarray, "w p c"], owners: Int64[np.nd
         apart: Number of windows that do not overlap.
     """
     same = owners[1:] == owners[:-1]
-    first, second = error[:-1][same], error[1:][same]
+    first = error[:-1][same]
+    second = error[1:][same]
     power = float((first**2 + second**2).sum() / 2.0)
     correlation = 0.0 if power == 0.0 else max(0.0, float((first * second).sum()) / power)
     count = len(error) * (1.0 - correlation) / (1.0 + correlation)
@@ -365,7 +371,8 @@ def _short_growth(
     """How many times larger the error in scales is for a series without windows than the `usual` error; 1 for others.
 
     Measured on other series at some of their origins, cut to as few rows. An unknown scale is the `share` of the level.
-    Networks and other methods that the ensemble does not hold are left out. Its own were fitted on these rows too.
+    Networks and other methods that the ensemble does not hold are left out. Those that it holds were fitted to these
+    rows too.
     """
     growth = np.ones(len(series))
     short = np.flatnonzero(origins.held == 0)
