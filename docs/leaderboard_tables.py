@@ -105,7 +105,39 @@ def leaderboard_weights() -> str:
     return table(["configuration", "weights", "CPU s", "limit, s"], rows, left=2)
 
 
+def user_table() -> str:
+    """Errors and intervals of the forecaster on tables of users, beside simple methods."""
+    by_set: dict[str, dict[str, Record]] = {}
+    for record in stored_records("leaderboards/user-tables.jsonl"):
+        by_set.setdefault(record["dataset"], {})[record["method"]] = record
+    rows = []
+    for name, records in by_set.items():
+        scores = {method: record["metrics"] for method, record in records.items()}
+        ours = scores.pop("toa")
+        naive = scores["seasonal naive"]
+        best = min(part["mase"] for part in scores.values())
+        errors = [number(value) for value in (ours["mase"], naive["mase"], best)]
+        shares = [f"{100 * ours[part]:.0f}" for part in ("coverage", "first", "middle", "last")]
+        outside = f"{ours['outside']:.0f} of {records['toa']['series']}"
+        widths = [number(part[score]) for score in ("width", "interval_score") for part in (ours, naive)]
+        rows.append([name, f"{records['toa']['cells']:,}", *errors, *shares, outside, *widths])
+    titles = [
+        "set",
+        "values",
+        "MASE",
+        "seasonal naive",
+        "best simple",
+        "covered, %",
+        "first third",
+        "middle",
+        "last third",
+    ]
+    titles += ["series outside", "width", "naive width", "interval score", "naive score"]
+    return table(titles, rows, left=1)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
+    "user-tables": user_table,
     "leaderboard-mase": partial(leaderboard_table, "mase"),
     "leaderboard-wql": partial(leaderboard_table, "wql"),
     "leaderboard-weights": leaderboard_weights,

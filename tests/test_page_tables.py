@@ -175,9 +175,8 @@ CHECKED = (
     ("to 1e-5 in float32", "tests/ops/test_contract.py", "1e-5"),
     (r"\lVert s \rVert^2 + 10^{-6}", "src/toa/ops/attention/definitions.py", "L2_FLOOR = 1e-6"),
     ("drop rates 0.2, 0.6 and 0.95", "docs/figures.py", "(0.0, 0.2, 0.6, 0.95)"),
-    ("from 2,000 to 10,000", "src/toa/estimators/shift.py", "_LEAST_MEMORY = 2_000"),
-    ("2,000 to 10,000; a shorter table", "src/toa/estimators/shift.py", "_MOST_MEMORY = 10_000"),
-    ("three times that share", "src/toa/estimators/shift.py", "FAR_ABOVE = 3.0"),
+    ("inside the interval of 80 %", "benchmarks/toa_bench/user_tables.py", "LEVEL = 0.8\n"),
+    ("binomial band of 99 %", "benchmarks/toa_bench/user_tables.py", "_BAND = 0.01\n"),
     ("that of the model, 512 steps", "src/toa/models/pretrained.py", "horizon: int = 512"),
     (
         "quantiles lie between 0.1 and 0.9",

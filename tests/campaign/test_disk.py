@@ -56,7 +56,8 @@ def test_a_failed_write_names_the_file_and_keeps_the_old_one(tmp_path, monkeypat
 
 def test_a_write_removes_the_parts_that_killed_processes_left(tmp_path):
     path = tmp_path / "kept.json"
-    stale, held, other = (tmp_path / f"{name}.partial" for name in ("kept.json.1-2", "kept.json.3-4", "other.json.1-2"))
+    names = (f"kept.json.{'1' * 32}", f"kept.json.{'2' * 32}", f"other.json.{'1' * 32}")
+    stale, held, other = (tmp_path / f"{name}.partial" for name in names)
     stale.touch()
     other.touch()
     with held.open("wb") as file:

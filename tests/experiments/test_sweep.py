@@ -115,7 +115,7 @@ def test_a_run_that_raises_is_recorded_and_the_others_are_run(jobs, tmp_path):
     assert set(ended.failures) == {broken.key}
     content = json.loads((broken.folder(tmp_path / "out") / ERROR).read_text())
     assert content["config_hash"] == broken.key
-    assert "FileNotFoundError: dataset" in content["error"]
+    assert "MissingFileError: dataset must be a file" in content["error"]
     assert "nowhere.csv" in content["error"]
     assert "Traceback" in content["traceback"]
     assert not (broken.folder(tmp_path / "out") / CLAIM).exists()

@@ -51,7 +51,8 @@ class AllColumnsMethod:
 
     def fit(self, training: Training) -> "FittedAllColumns | None":
         """See `Method`."""
-        panel, columns = training.panel, training.columns
+        panel = training.panel
+        columns = training.columns
         if panel is None or not FEWEST_COLUMNS <= len(columns) <= MOST_COLUMNS:
             return None
         means, deviations = _column_scales(panel, columns)
@@ -65,7 +66,7 @@ class AllColumnsMethod:
         return None if ridge is None else FittedAllColumns(ridge, panel.ids, means, deviations)
 
     def seconds(self, ceiling: Ceiling) -> float:
-        """What is fitted here is fitted again to all rows."""
+        """The time so far: all methods are fitted again, to all rows."""
         return ceiling.passed
 
 
@@ -140,11 +141,11 @@ class AllColumns(Family):
         ids = tuple(facts["ids"])
         columns, width = tensors["row_components"].shape
         count, components = tensors["components"].shape
-        own = len(tensors["back"])
+        distances = len(tensors["back"])
         sizes = {
-            "back": (own,),
+            "back": (distances,),
             "components": (max(1, count // width) * width, components),
-            "own": (columns, own, horizon),
+            "own": (columns, distances, horizon),
             "shared": (components, columns, horizon),
             "constant": (columns, horizon),
             "means": (len(ids), columns),
@@ -154,7 +155,7 @@ class AllColumns(Family):
             check_shape(f"{ALL_COLUMNS}: {name}", tensors[name], str(shape), shape)
         arrays = {name: tensors[name].cpu().numpy() for name in (*_ARRAYS, "means", "deviations")}
         back = arrays["back"]
-        if back.dtype != np.int64 or not own or back.min() < 0 or back.max() > _MOST_BACK:
+        if back.dtype != np.int64 or not distances or back.min() < 0 or back.max() > _MOST_BACK:
             raise ArgumentError(
                 f"{ALL_COLUMNS}: back", f"have distances from 0 to {_MOST_BACK}", f"{back.dtype} {back[:4]}"
             )

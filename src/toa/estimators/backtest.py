@@ -44,6 +44,7 @@ class Backtest:
         actual: What followed; NaN where the data have no value. Only the others are scored.
         comparison: Scores in the units of the data of the "model" and of the baselines, at the same origins; of many
             origins a part.
+        compared: Number of windows of the comparison.
     """
 
     metrics: dict[str, float]
@@ -148,7 +149,7 @@ def backtest_windows(panel: Panel, firsts: Sequence[int], horizon: int, stride: 
     ]
 
 
-def measure(
+def compare_with_actual(
     fitted: FittedForecaster, prediction: Prediction, panel: Panel, places: Sequence[tuple[int, int]]
 ) -> Backtest:
     """Compare forecasts with actual values, and with those of the methods of the forecaster."""

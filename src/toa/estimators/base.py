@@ -1,14 +1,16 @@
 """Estimator: the shell of scikit-learn that Forecaster, AnomalyDetector and Classifier share.
 
 Its constructor stores the arguments unchanged, so that `get_params`, `set_params` and `sklearn.base.clone` work. `fit`
-sets one attribute, `fitted_`, a frozen value; the other attributes that end in "_" are properties of it. A subclass
-defines:
+sets one attribute, `fitted_`, a frozen value; the other attributes that end in "_" are properties of it. Beside it, a
+detector has only its streams. A subclass defines:
 
     _kind = "guess"                            # name of the estimator in files
     _facts = ("threshold_",)                   # fitted attributes that JSON can hold
     def _state(self): return tensors, facts    # what else a file holds
     def _restore_all(self, tensors, facts, where): ...
     def run_sample(self, data, index): ...     # apply the model to one window or case
+    def explain(self, data, index): ...        # what the network looked at in one window or case
+    model_, architecture_, weights_, validation_, truncated_    # properties
 """
 
 import json

@@ -160,12 +160,12 @@ class FittedChannelNetwork:
 
 def _with_new_series(network: FittedNetwork, panel: Panel, places: Sequence[tuple[int, int]]) -> FittedNetwork:
     """The network with the scales of series that fit has not seen, by their rows before their last window."""
-    known = set(network.inputs.ids)
+    ids_of_fit = set(network.inputs.ids)
     stops: dict[int, int] = {}
     for index, stop in places:
-        if panel.ids[index] not in known:
+        if panel.ids[index] not in ids_of_fit:
             stops[index] = max(stop, stops.get(index, 0))
-    if not stops or len(known) == 1:
+    if not stops or len(ids_of_fit) == 1:
         return network
     scaler = fit_scaler(panel, network.inputs.columns, list(stops.items()), None)
     wider: FittedNetwork = replace(

@@ -1,9 +1,12 @@
 """How a classifier is fitted, from labelled cases to a frozen value.
 
-    linear   = fit_linear_members(training)                    # and how short cases are aligned
-    stack    = Stack.choose(held_out, codes, folds)            # weights, by cases that members were not fitted to
-    fitted   = FittedClassifier(…)                             # frozen
-    networks = better_networks(training, schema, settings, …)  # each makes another stack and classifier
+    linear = fit_linear_members(training)                            # and how short cases are aligned
+    for network in better_networks(training, schema, settings, …):   # candidates, each better than those before
+        stack  = Stack.choose(held_out, codes, folds, …)             # weights, by cases that members were not fitted to
+        fitted = FittedClassifier(…)                                 # frozen; the last one is the result
+
+Before the first network, the linear members alone make a stack and a classifier: where no network joins them, and
+after an early stop, that is the result.
 
 Alphabet: n cases, K classes, F folds.
 """

@@ -26,9 +26,9 @@ from toa.estimators.architecture import NETWORK
 from toa.estimators.scoring import Rows, Score, window_max, window_mean
 
 # scores that are always averaged
-_FIRST = ("z-score", "pca", "mahalanobis", NETWORK)
+_ALWAYS = ("z-score", "pca", "mahalanobis", NETWORK)
 # scores that may join
-_OTHERS = ("isolation forest", "sub-sequence pca")
+_OPTIONAL = ("isolation forest", "sub-sequence pca")
 # methods that read each row alone
 _ROW_BY_ROW = ("z-score", "pca", "mahalanobis", "isolation forest")
 
@@ -104,7 +104,7 @@ class Combination:
         `labels` states which rows are injected.
         """
         tails = {name: _fit_tails(scores, window) for name, scores in held.items()}
-        chosen = [name for name in _FIRST if name in tails]
+        chosen = [name for name in _ALWAYS if name in tails]
         truth = np.concatenate(labels)
         if not truth.any() or truth.all():
             return cls(tails={name: tails[name] for name in chosen}, precision={})
@@ -118,7 +118,7 @@ class Combination:
             return float(average_precision_score(truth, np.concatenate(scores)))
 
         best = precision(*chosen)
-        for name in _OTHERS:
+        for name in _OPTIONAL:
             if name in tails and (better := precision(*chosen, name)) > best:
                 chosen.append(name)
                 best = better
@@ -147,8 +147,10 @@ class Combination:
         near = max(1, window // 10)
 
         def comparable(name: str) -> tuple[Rows, Rows]:
-            part, (tail, mean_tail) = member(name), self.tails[name]
+            tail, mean_tail = self.tails[name]
+            part = member(name)
             rows = _divide(tail(part.sum(1)), part)
+            # in place of the parts, which are needed no more: several arrays of this size would take much memory
             part = window_mean(part, half, half if later else 0)
             return rows, _divide(mean_tail(part.sum(1)), part)
 

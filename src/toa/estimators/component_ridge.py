@@ -113,7 +113,8 @@ class ComponentRidge:
 
         Row: the column that is forecast. All values are standardised: 1 is a standard deviation of its column.
         """
-        rows, width = self.component_rows, self.row_components.shape[1]
+        rows = self.component_rows
+        width = self.row_components.shape[1]
         summed = self.components.reshape(rows, width, -1).sum(0)  # (J, K)
         # (C, K) @ (K, C): column that is higher, column that is forecast
         moved = self.row_components @ summed @ self.shared.mean(2)

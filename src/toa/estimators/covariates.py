@@ -128,7 +128,9 @@ class Covariates:
             places: Of each window its series and the first row after the look-back.
         """
         numbers = [name for name in self.past_covariates if name not in self.categories]
-        for window, (index, end) in enumerate(places if numbers else ()):
+        if not numbers:
+            return marks
+        for window, (index, end) in enumerate(places):
             steps = np.arange(end - lookback, end).clip(0)
             for column, last in panel.open_gaps(index, end).items():
                 if column in numbers:
@@ -223,7 +225,9 @@ class Covariates:
 
     def state(self) -> dict[str, Any]:
         """The fields as JSON values."""
-        scaler = self.scaler and {name: values.tolist() for name, values in self.scaler.state().items()}
+        scaler = None
+        if self.scaler is not None:
+            scaler = {name: values.tolist() for name, values in self.scaler.state().items()}
         return {part.name: getattr(self, part.name) for part in fields(self)} | {"scaler": scaler}
 
     @classmethod

@@ -166,7 +166,8 @@ def find_alarms(fitted: FittedDetector, panel: Panel, rule: AlarmRule) -> Alarms
 
 def write_alarms(fitted: FittedDetector, alarms: Alarms) -> tuple[Any, Any]:
     """The frame of flags with the columns "event", 0 for none, and "why", and the frame of events."""
-    panel, ranked = alarms.panel, alarms.ranked
+    panel = alarms.panel
+    ranked = alarms.ranked
     summary = event_columns(panel, ranked, fitted.columns)
     rows: list[dict[str, np.ndarray]] = []
     for columns in alarms.columns:

@@ -22,7 +22,7 @@ from toa.data.frames import check_results, forecast_names, match_panel, read_pan
 from toa.data.frequency import Frequency
 from toa.data.panel import Id, Panel
 from toa.estimators.architecture import NETWORK
-from toa.estimators.backtest import Backtest, backtest_windows, first_tested, forecast_with_refits, measure
+from toa.estimators.backtest import Backtest, backtest_windows, compare_with_actual, first_tested, forecast_with_refits
 from toa.estimators.base import Estimator
 from toa.estimators.baselines import BASELINES
 from toa.estimators.covariates import Covariates
@@ -46,17 +46,21 @@ class Forecaster(Estimator):
         model.predict()                       # the next 24 steps: a frame like the input, in its units
         model.predict(new)                    # the 24 steps after other rows
         model.backtest(frame, test_size=0.2)  # errors and coverage over rolling origins
-        model.save("model.toa"); toa.Forecaster.load("model.toa")
+        model.save("model.toa")
+        toa.Forecaster.load("model.toa").predict(new)
 
-    A wide frame is one series with several columns. With `id`, the rows of each id are a series of any length. The
-    forecast is a weighted mean of the network and of baselines: seasonal naive, drift, Theta, optimised Theta, damped
-    trend, linear models on lags, with five columns or more a linear model that reads all of them, and, up to 60 steps,
-    boosted trees on lags. The weights, the same for all series, are
-    chosen by the errors from rolling origins at the end of each series, in rows that the methods have not seen. There,
-    the last origin counts twice. Then all methods with a weight are fitted again to all rows. With effort="thorough"
-    networks of further seeds are trained too: their mean takes the place of the network if its error at these origins
-    is not larger. Intervals and quantiles come from the errors at
-    these origins. A column that holds only 0, 1, 2, … has forecasts and bounds of at least 0. A column that repeats its
+    A wide frame is one series with several columns. With `id`, the rows of each id are a series of any length.
+
+    The forecast is a weighted mean of several methods: the network; the baselines seasonal naive, drift, Theta,
+    optimised Theta and damped trend, three of them also with covariates; linear models on lags; up to 60 steps, boosted
+    trees on lags; with five columns or more a linear model that reads all of them and, with effort="thorough" or on a
+    GPU, networks that mix them; and the pretrained model where its weights are part of the package.
+
+    The weights, the same for all series, are chosen by the errors from rolling origins at the end of each series, in
+    rows that the methods have not seen. There, the last origin counts twice. Then all methods with a weight are fitted
+    again to all rows. With effort="thorough" networks of further seeds are trained too: their mean takes the place of
+    the network if its error at these origins is not larger. Intervals and quantiles come from the errors at these
+    origins. A column that holds only 0, 1, 2, … has forecasts and bounds of at least 0. A column that repeats its
     season exactly, three times or more, is continued so, without the weights.
 
     Args:
@@ -77,7 +81,8 @@ class Forecaster(Estimator):
         quantiles: Levels in (0, 1) to forecast too; the network is trained with the pinball loss.
         interval: Probability, such as 0.8, of an interval around each forecast, per step and column; None for none. For
             "toa" it is split-conformal: the second half of the held-out rows sets it, the first half stops training.
-            For "auto" it is set by the errors that chose the weights. Too few windows raise ValueError, or warn.
+            For "auto" it is set by the errors that chose the weights. Too few windows raise ValueError for "toa", and
+            lead to a warning for "auto".
         calendar: Whether to use calendar features such as the hour and the day.
         covariates: Columns that are known in advance: not forecast, but passed to `predict` as `future`. With them and
             holidays, "auto" also has baselines of what their linear effect leaves. Text becomes categories.
@@ -118,6 +123,7 @@ class Forecaster(Estimator):
         freq_: Frequency of the times.
         id_: Name of the id column.
         time_: Name of the time column.
+        day_first_: Whether the day comes first in dates.
         architecture_: Backbone, attention and settings.
         schedule_: Batch size, steps per epoch, maximum number of epochs and the factor of the operators' rate.
         seeds_: Seeds of the networks that `model_` averages.
@@ -125,7 +131,10 @@ class Forecaster(Estimator):
         fitted_: All that was fitted, a frozen value.
         known_: Computes the features of the calendar and the covariates.
         season_: Steps of the season.
+        weights_: Weight of each method in the forecast.
         choice_: The chosen weights and what intervals need; None for "toa".
+        effect_: Linear effect of the features, in scales; None without methods with covariates.
+        width_: Half of the interval of the network alone, in spreads; None without one.
         truncated_: Methods that `time_limit` left out.
     """
 
@@ -240,7 +249,7 @@ class Forecaster(Estimator):
             check_count("refit", refit, 1)
             prediction = forecast_with_refits(lambda rows: clone(self).fit(rows).fitted_, panel, places, firsts, refit)
         check_forecast(prediction, fitted.columns)
-        return measure(fitted, prediction, panel, places)
+        return compare_with_actual(fitted, prediction, panel, places)
 
     def page(
         self,
@@ -355,7 +364,7 @@ class Forecaster(Estimator):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Columns that are not forecast."""
+        """Columns that are not forecast; `fitted_.inputs` also has what is forecast, with its scales."""
         return (*self.covariates, *self.static, *self.past_covariates)
 
     def shown_weights(self) -> dict[str, float]:
@@ -363,8 +372,9 @@ class Forecaster(Estimator):
         weights = self.weights_
         shown = {}
         for name in sorted(weights, key=lambda name: -weights[name]):
-            several = name == NETWORK and len(self.seeds_) > 1
-            shown[f"{name} ({len(self.seeds_)} seeds)" if several else name] = weights[name]
+            is_mean = name == NETWORK and len(self.seeds_) > 1
+            label = f"{name} ({len(self.seeds_)} seeds)" if is_mean else name
+            shown[label] = weights[name]
         return shown
 
     def settings_of_fit(self) -> ForecastSettings:
@@ -437,7 +447,10 @@ class Forecaster(Estimator):
         options = self._table | {"day_first": day_first}
         options |= {"freq": freq, "late_columns": True, "categories": categories, "beside_target": self.inputs}
         panel = read_panel(data, values=values, **options)
-        for name in self.inputs if panel.backend is not None else ():
+        if panel.backend is None:
+            # arrays have no names
+            return panel
+        for name in self.inputs:
             if name not in panel.columns:
                 raise ArgumentError("data", f"have the covariate {name!r}", ", ".join(map(repr, panel.columns)))
         return panel
@@ -450,7 +463,8 @@ class Forecaster(Estimator):
             if not isinstance(columns, Sequence) or isinstance(columns, str):
                 raise ArgumentError(name, "be a list of columns", repr(columns))
         shares = {"validation_share": self.validation_share}
-        shares |= {} if self.interval is None else {"interval": self.interval}
+        if self.interval is not None:
+            shares["interval"] = self.interval
         if not isinstance(self.quantiles, list | tuple | np.ndarray):
             raise ArgumentError(
                 "quantiles", "be a list of levels in (0, 1)", repr(self.quantiles), "such as [0.1, 0.9]"

@@ -111,7 +111,9 @@ def integrated_gradients(
         bases: Tensors like the inputs, with which they are compared.
     """
     places, weights = np.polynomial.legendre.leggauss(_PLACES)
-    u, weight = (torch.from_numpy(part).view(-1, 1, 1) / 2 for part in (places + 1.0, weights))
+    # from [-1, 1] to [0, 1]
+    u = torch.from_numpy(places + 1.0).view(-1, 1, 1) / 2
+    weight = torch.from_numpy(weights).view(-1, 1, 1) / 2
     # t = u^3: models that divide by the deviation of a window change quickly where the window is nearly flat
     t = u**3
     weight = 3 * u**2 * weight
@@ -144,5 +146,6 @@ def in_float64(model: nn.Module) -> nn.Module:
     exact = copy.deepcopy(model).cpu().double().eval().requires_grad_(False)
     for layer in exact.modules():
         if isinstance(layer, ReversibleInstanceNorm):
-            layer.detach_mean = layer.detach_std = False
+            layer.detach_mean = False
+            layer.detach_std = False
     return exact

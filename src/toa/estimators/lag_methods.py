@@ -32,7 +32,8 @@ _BY_LEVEL = " by level"
 TREES = "boosting"
 # longest horizon that trees forecast, one step after another
 _TREE_STEPS = 60
-# trees take as long as all other methods
+# time of the trees and of all fits that follow, in times that have passed when the trees begin: they take as long as
+# the methods before them, and then both are fitted again
 _TREE_TIME = 3.0
 
 
@@ -66,7 +67,7 @@ class BaselineMethod:
         return FittedBaseline(self.name, training.season, training.horizon)
 
     def seconds(self, ceiling: Ceiling) -> float:
-        """What is fitted here is fitted again to all rows."""
+        """The time so far: all methods are fitted again, to all rows."""
         return ceiling.passed
 
 
@@ -99,7 +100,7 @@ class LinearMethod:
         return None if model is None else FittedLinear(model)
 
     def seconds(self, ceiling: Ceiling) -> float:
-        """What is fitted here is fitted again to all rows."""
+        """The time so far: all methods are fitted again, to all rows."""
         return ceiling.passed
 
 
@@ -161,7 +162,7 @@ class TreeMethod:
         return None if trees is None else FittedTrees(trees, training.horizon)
 
     def seconds(self, ceiling: Ceiling) -> float:
-        """Trees may begin in the first quarter of the time."""
+        """Three times the time so far: trees may begin in the first quarter of the time."""
         return _TREE_TIME * ceiling.passed
 
 
@@ -188,8 +189,9 @@ class Trees(Family):
 
     def candidates(self, settings: ForecastSettings, season: int) -> dict[str, Method]:
         """One method, or none."""
-        wanted = settings.horizon <= _TREE_STEPS and settings.effort.tree_windows
-        return {TREES: TreeMethod()} if wanted else {}
+        if settings.horizon > _TREE_STEPS or not settings.effort.tree_windows:
+            return {}
+        return {TREES: TreeMethod()}
 
     def save(self, fitted: Mapping[str, Any]) -> tuple[dict[str, Tensor], Any]:
         """Arrays of the trees."""
@@ -212,9 +214,13 @@ def forecast_in_blocks(
 
 def linear_lookbacks(season: int, horizon: int) -> tuple[int, ...]:
     """Look-backs of the linear models: two, three and many seasons, at least the horizon, at most 720 rows."""
-    many = 4 * season if season in (4, 12) else min(max(14 * season, 104), 720)
-    wanted = max(2 * season, horizon, 4), max(3 * season, 2 * horizon), max(many, horizon)
-    return tuple(sorted({min(rows, MOST_LAGS) for rows in wanted}))
+    # many seasons: four years of months or quarters; else 14, such as two weeks of hours
+    many = min(max(14 * season, 104), 720)
+    if season in (4, 12):
+        many = 4 * season
+    few = max(2 * season, horizon, 4)
+    middle = max(3 * season, 2 * horizon)
+    return tuple(sorted({min(rows, MOST_LAGS) for rows in (few, middle, max(many, horizon))}))
 
 
 def history_rows(season: int, horizon: int) -> int:

@@ -4,8 +4,8 @@
     validated.held_out                              # probabilities of cases that it was not fitted to
     validated.fitted.probabilities(cases)           # (n, K)
 
-A new member is one class with `fit`, and one line in `toa.estimators.classifier_fitting`. Both it and what it returns
-are frozen values.
+A new linear member is one class with `fit`, which returns a `FittedRidge`, and one line in
+`toa.estimators.classifier_fitting`. Both it and what it returns are frozen values.
 
 Alphabet: n cases, C channels, l length of a case, K classes, F folds.
 """

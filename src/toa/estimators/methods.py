@@ -1,8 +1,8 @@
 """Methods of a forecast, behind one interface.
 
-    methods = candidates(settings, season)                       # in toa.estimators.families
-    validated = validate(methods, training, histories, ceiling)  # fitted before the origins, with forecasts there
-    validated["theta"].fitted.refit(training)                    # fitted again, to all rows
+    methods = candidates(settings, season)              # in toa.estimators.families
+    validated = validate(methods, training, histories)  # fitted before the origins, with forecasts there
+    validated["theta"].fitted.refit(training)           # fitted again, to all rows
 
 A new method is one file with a `Family`, and one line in `toa.estimators.families`. A `Method` is what can be fitted; a
 `FittedMethod` forecasts after histories and can be fitted again to more rows. Both are frozen values.
@@ -106,18 +106,28 @@ class Method(Protocol):
 
     @abstractmethod
     def seconds(self, ceiling: Ceiling) -> float | None:
-        """Expected time to fit it twice, by the time so far; None if time does not limit it, or it asks by itself."""
+        """Seconds from the begin of its fit to the end of the whole fit, at least; it begins only if these are left.
+
+        None if time does not limit it, or if `fit` asks the ceiling itself.
+        """
 
 
 class Family:
-    """Methods of one kind: which of them are candidates, and how fitted ones are saved. Most have nothing to save."""
+    """Methods of one kind: which of them are candidates, and how fitted ones are saved.
+
+    A loaded forecaster has the methods that `load` returns. Only baselines, regressions and the network need neither
+    `save` nor `load`: `toa.estimators.forecast_files` and `Ensemble` make them from the rest of the file.
+    """
 
     def candidates(self, settings: "ForecastSettings", season: int) -> dict[str, Method]:
         """Methods by name."""
         raise NotImplementedError
 
     def save(self, fitted: Mapping[str, FittedMethod]) -> tuple[dict[str, Tensor], Any]:
-        """Tensors by name, and JSON values or None, of those fitted methods that are of this family."""
+        """Tensors by name, and JSON values, of those fitted methods that are of this family.
+
+        The values are None if there are none of them, and not empty if there are any: `load` is called with them.
+        """
         return {}, None
 
     def load(self, tensors: Mapping[str, Tensor], facts: Any, season: int, horizon: int) -> Mapping[str, FittedMethod]:

@@ -1,8 +1,8 @@
 """The network of a forecaster: what it reads, how it is trained, and what it forecasts.
 
-    plan = plan_network(panel, columns, borders, settings, season)    # inputs, architecture, schedule, windows
-    network = train_network(plan, seed)                               # FittedNetwork, frozen
-    network.predict(panel, places)                                    # a Prediction in the units of the data
+    plan = plan_network(panel, columns, settings, season)    # inputs, architecture, schedule, windows
+    network = train_network(plan, seed)                      # FittedNetwork, frozen
+    network.predict(panel, places)                           # a Prediction in the units of the data
 
 Alphabet: B batch, L look-back, P horizon, C columns, F features, S series, T rows, W windows.
 """
@@ -149,7 +149,8 @@ class FittedNetwork:
         parts = []
         for start in range(0, len(places), size):
             batch = places[start : start + size]
-            before = after = None
+            before: Tensor | None = None
+            after: Tensor | None = None
             if features is not None:
                 marks = _cut_windows(features, batch, lookback, horizon)
                 marks = self.inputs.covariates.hold(marks, features, panel, batch, lookback)
@@ -454,9 +455,12 @@ def split_windows(
     train = window_starts(lengths, [0] * len(panel), ends, *size)
     held = [window_starts(lengths, firsts, stops, *size) for firsts, stops in spans]
     held = [starts[:: -(-max(1, len(starts)) * len(inputs.columns) // _HELD)] for starts in held]
-    whole = values, marks, (0, len(values)), *size
-    first, second = (Windows(*whole, starts=starts, device=device) for starts in held)
-    return Windows(*whole, starts=train, device=device), first, second
+
+    def windows_at(starts: Tensor) -> Windows:
+        return Windows(values, marks, (0, len(values)), inputs.lookback, spec.horizon, starts=starts, device=device)
+
+    first, second = (windows_at(starts) for starts in held)
+    return windows_at(train), first, second
 
 
 def window_starts(

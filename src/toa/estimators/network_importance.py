@@ -20,7 +20,8 @@ def explain_network(network: FittedNetwork, panel: Panel, stop: int, freq: Frequ
     columns = inputs.columns
     lookback = inputs.lookback
     first = max(0, stop - lookback)
-    pad = (lookback - (stop - first), 0), (0, 0)
+    # the first row is repeated where the series is shorter than the look-back
+    missing = lookback - (stop - first)
     which = inputs.owners(panel)[0]
     outputs = columns[:OUTPUTS]
     (values,) = panel.past(columns, [(0, stop)], lookback)
@@ -29,8 +30,9 @@ def explain_network(network: FittedNetwork, panel: Panel, stop: int, freq: Frequ
     tensors = [((torch.from_numpy(values) - mean) / std)[None]]  # (1, L, C)
     features = inputs.covariates.past(panel)
     if features is not None:
-        past = np.pad(features[0][first:stop], pad, mode="edge")
-        tensors += [torch.from_numpy(part)[None] for part in (past, features[0][stop : stop + horizon])]
+        past = np.pad(features[0][first:stop], ((missing, 0), (0, 0)), mode="edge")
+        ahead_of_stop = features[0][stop : stop + horizon]
+        tensors += [torch.from_numpy(past)[None], torch.from_numpy(ahead_of_stop)[None]]  # (1, L, F), (1, P, F)
     # features are compared with their mean in the look-back
     means = [part.mean(1, keepdim=True) for part in (*tensors[:2], *tensors[1:2])]
     bases = [base.expand_as(part) for base, part in zip(means, tensors, strict=True)]

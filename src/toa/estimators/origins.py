@@ -122,13 +122,13 @@ class RollingOrigins:
     def earlier(self, series: Series) -> list[np.ndarray]:
         """The rows before the first origin of each series that has one, as they were known then."""
         return [
-            self._known(values, index, len(values) - held)
+            self._rows_before(values, index, len(values) - held)
             for index, (values, held) in enumerate(zip(series, self.held, strict=True))
             if held
         ]
 
-    def _known(self, values: Float64[np.ndarray, " _"], index: int, end: int) -> np.ndarray:
-        """The values of a series before a row; a gap that is open there repeats its last value."""
+    def _rows_before(self, values: Float64[np.ndarray, " _"], index: int, end: int) -> np.ndarray:
+        """The values of a series before a row, as they were known then: an open gap repeats its last value."""
         before = values[:end]
         if self.filled is None or not self.looks_ahead or not end or not self.filled[index][end - 1]:
             return before
@@ -138,7 +138,7 @@ class RollingOrigins:
     def histories(self, series: Series) -> list[np.ndarray]:
         """Values before the origin of each window, at least one, as they were known then."""
         return [
-            self._known(series[index], index, max(1, len(series[index]) - back))
+            self._rows_before(series[index], index, max(1, len(series[index]) - back))
             for index, back in zip(self.series.tolist(), self.back.tolist(), strict=True)
         ]
 

@@ -137,10 +137,10 @@ def resample(values: np.ndarray, factor: float) -> np.ndarray:
     if factor > 1.0:
         place = np.clip(ends - 1.0, 0, len(values) - 1)
         nearest = np.round(place).astype(int)
-        known = np.flatnonzero(observed)
-        if not len(known):
+        with_value = np.flatnonzero(observed)
+        if not len(with_value):
             return np.full(count, np.nan)
-        return np.where(observed[nearest], np.interp(place, known, values[known]), np.nan)
+        return np.where(observed[nearest], np.interp(place, with_value, values[with_value]), np.nan)
     sums = np.concatenate(([0.0], np.cumsum(np.where(observed, values, 0.0))))
     counts = np.concatenate(([0.0], np.cumsum(observed)))
     grid = np.arange(len(values) + 1)

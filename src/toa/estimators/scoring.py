@@ -123,7 +123,9 @@ def window_mean(values: Float64[np.ndarray, "t ..."], before: int, after: int) -
         return means
     width = before + after + 1
     rows = np.arange(len(values))
-    padding = ((before, after + -(len(values) + before + after) % width), *((0, 0),) * (values.ndim - 1))
+    # rows that the last block lacks
+    lacking = -(len(values) + before + after) % width
+    padding = [(before, after + lacking)] + [(0, 0)] * (values.ndim - 1)
     blocks = np.pad(values, padding).reshape(-1, width, *values.shape[1:])
     begins = blocks.cumsum(1).reshape(-1, *values.shape[1:])
     ends = blocks[:, ::-1].cumsum(1)[:, ::-1].reshape(-1, *values.shape[1:])

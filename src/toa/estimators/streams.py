@@ -144,11 +144,13 @@ def _follow(thresholds: Thresholds, stream: Stream, scores: Score) -> tuple[Scor
 
     It changes after fixed numbers of rows of the stream, so that it does not depend on the size of calls.
     """
-    levels, recent = thresholds.stream_levels, stream.recent
+    levels = thresholds.stream_levels
+    recent = stream.recent
     if levels is None:
         last = np.concatenate((recent.scores, scores))[-_MEMORY:]
         return np.full(len(scores), thresholds.stream), replace(recent, scores=last)
-    last, current = recent.scores, recent.threshold
+    last = recent.scores
+    current = recent.threshold
     of_rows = np.empty(len(scores))
     row = 0
     while row < len(scores):

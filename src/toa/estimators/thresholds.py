@@ -2,8 +2,8 @@
 
     rule = ThresholdRule("extreme value", contamination=0.001)
     rule.check(usual=0.01)                                      # ValueError for a number that the rule does not use
-    rule.choose([scores], days=None, rows=len(scores))          # rows with a higher score are flagged
-    thresholds = higher_thresholds(fitted, held, choose)        # of a table and of streams
+    rule.choose([scores], panel)                                # rows with a higher score are flagged
+    thresholds = higher_thresholds(normal, held, choose)        # of a table and of streams
 
 Alphabet: T rows, S series.
 """
@@ -199,27 +199,32 @@ def _budget(scores: Sequence[Score], joined: Score, events: float, alarms: Alarm
 
 
 def higher_thresholds(
-    fitted: NormalScores, held: NormalScores, choose: Callable[[Sequence[Score]], float], *, stacklevel: int = 2
+    normal: NormalScores, held: NormalScores, choose: Callable[[Sequence[Score]], float], *, stacklevel: int = 2
 ) -> Thresholds:
-    """Thresholds from scores of all rows by the final fit, and of held-out rows by a fit without them.
+    """Thresholds from scores of all rows by the final fit, and of any held-out rows by a fit without them.
 
     The higher threshold counts. If that of the held-out rows is far above every score of the final fit, these rows have
     anomalies, and those of all rows count, with a warning.
     """
-    pairs = ((fitted.rows, held.rows), (fitted.stream, held.stream))
-    levels = [[choose(scores) for scores in pair if scores] for pair in pairs]
-    if not any(_has_anomalies(level[-1], *pair) for level, pair in zip(levels, pairs, strict=True)):
-        return Thresholds(rows=max(levels[0]), stream=max(levels[1]))
+    of_all = Thresholds(rows=choose(normal.rows), stream=choose(normal.stream))
+    of_held = Thresholds(
+        rows=choose(held.rows) if held.rows else of_all.rows,
+        stream=choose(held.stream) if held.stream else of_all.stream,
+    )
+    has_anomalies = _has_anomalies(of_held.rows, normal.rows, held.rows)
+    if not has_anomalies and not _has_anomalies(of_held.stream, normal.stream, held.stream):
+        return Thresholds(rows=max(of_all.rows, of_held.rows), stream=max(of_all.stream, of_held.stream))
     warnings.warn(
         "the last fifth of the rows scores far higher than expected and may hold anomalies: the threshold is chosen "
         "from the scores of all rows; fit to normal rows for a threshold that holds for new ones.",
         stacklevel=stacklevel + 1,
     )
-    return Thresholds(rows=levels[0][0], stream=levels[1][0])
+    return of_all
 
 
-def _has_anomalies(threshold: float, scores: Sequence[Score], held: Sequence[Score]) -> bool:
-    return sum(map(len, held)) >= _MANY and threshold > _FAR_ABOVE * max(float(score.max()) for score in scores)
+def _has_anomalies(threshold: float, normal: Sequence[Score], held: Sequence[Score]) -> bool:
+    """Whether the threshold of many held-out rows is far above the highest score of all rows by the final fit."""
+    return sum(map(len, held)) >= _MANY and threshold > _FAR_ABOVE * max(float(score.max()) for score in normal)
 
 
 def spread_pieces(series: Sequence[Series], context: int) -> list[Series]:

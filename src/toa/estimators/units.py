@@ -82,7 +82,8 @@ class UnitsModel(nn.Module):
     def outputs(self) -> tuple[str, ...]:
         """Names of what a call returns, as in a `Prediction`."""
         quantiles = ("quantiles",) if self.shown else ()
-        return ("forecast", *quantiles, *(() if self.width is None else ("lower", "upper")))
+        bounds = () if self.width is None else ("lower", "upper")
+        return ("forecast", *quantiles, *bounds)
 
     def forward(
         self,

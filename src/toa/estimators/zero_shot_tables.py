@@ -133,9 +133,9 @@ def forecast_table(
     check_results(panel, names if panel.time_column else ["step", *names])
     forecaster = forecaster.to(resolve_device(device))
     season = season_of(panel.freq) or 1
-    found = forecast_quantiles(forecaster, series_of(panel), horizon, season=season, options=options)
-    wanted = interpolate_levels(found, forecaster.config.quantiles, levels)
-    parts = _parts(wanted, panel, interval is not None)
+    trained = forecast_quantiles(forecaster, series_of(panel), horizon, season=season, options=options)
+    forecasts = interpolate_levels(trained, forecaster.config.quantiles, levels)  # (N, P, levels)
+    parts = _parts(forecasts, panel, interval is not None)
     return ZeroShotForecast(
         panel=panel,
         columns=columns,
@@ -153,9 +153,9 @@ def _levels(interval: float | None, quantiles: Sequence[float]) -> list[float]:
     return [0.5, *ends, *quantiles]
 
 
-def _parts(wanted: np.ndarray, panel: Panel, interval: bool) -> dict[str, np.ndarray]:
+def _parts(forecasts: np.ndarray, panel: Panel, interval: bool) -> dict[str, np.ndarray]:
     """Forecasts (N, P, levels) as arrays (S, P, C) and (S, P, Q, C)."""
-    shaped = wanted.reshape(len(panel), len(panel.columns), *wanted.shape[1:])  # (S, C, P, levels)
+    shaped = forecasts.reshape(len(panel), len(panel.columns), *forecasts.shape[1:])  # (S, C, P, levels)
     # forecasts of counts are at least 0
     floor = np.where(find_counts(panel, panel.columns), 0.0, -np.inf)
     shaped = np.maximum(shaped.transpose(0, 2, 3, 1), floor)  # (S, P, levels, C)
@@ -265,7 +265,10 @@ def fine_tune(
     # finite weights, or an error
     run.log(0.0)
     result = run.result()
-    losses = {name: held_out_loss(each, series, horizon) for name, each in (("before", before), ("after", result))}
+    losses = {
+        "before": held_out_loss(before, series, horizon),
+        "after": held_out_loss(result, series, horizon),
+    }
     result.facts = {**before.facts, "fine_tuning": {"steps": steps, "horizon": horizon, **losses}}
     return result
 
