@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from toa.data.panel import Panel
 from toa.estimators import Forecaster
 from toa.estimators.choice import Ensemble
-from toa.estimators.error_scale import KINDS, ErrorScale, measure
+from toa.estimators.error_scale import KINDS, ErrorScale, measure_rows
 from toa.estimators.intervals import Choice, independent_windows, interval_score
 
 OWNERS = np.array([0])
@@ -34,11 +34,11 @@ def long_table(series: list[np.ndarray]) -> pd.DataFrame:
 
 def test_recent_is_the_mean_step_of_the_last_rows() -> None:
     values = np.concatenate([np.zeros(40), np.arange(16.0) * 3.0])
-    assert measure("recent", [values], 1, 4) == pytest.approx([3.0 * 15 / 16])
+    assert measure_rows("recent", [values], 1, 4) == pytest.approx([3.0 * 15 / 16])
 
 
 def test_level_is_the_mean_size_of_the_last_season() -> None:
-    assert measure("level", [np.array([9.0, 9.0, -1.0, 3.0])], 2, 4) == pytest.approx([2.0])
+    assert measure_rows("level", [np.array([9.0, 9.0, -1.0, 3.0])], 2, 4) == pytest.approx([2.0])
 
 
 def test_a_short_history_has_the_scale_of_its_series() -> None:
@@ -52,7 +52,7 @@ def test_recent_grows_with_the_root_and_level_with_the_size(factor) -> None:
     recent = scale_of("recent", series).at([factor * series], OWNERS) / scale_of("recent", series).at([series], OWNERS)
     level = scale_of("level", series).at([factor * series], OWNERS) / scale_of("level", series).at([series], OWNERS)
     # measures are bounded at 1/20 and 20 references
-    step = measure("recent", [series], 1, 4)[0] / 2.0
+    step = measure_rows("recent", [series], 1, 4)[0] / 2.0
     expected = np.sqrt(np.clip(factor * step, 0.05, 20.0) / np.clip(step, 0.05, 20.0))
     assert recent == pytest.approx(expected, rel=1e-9)
     assert level == pytest.approx(np.clip(factor, 0.05, 20.0), rel=1e-9)
@@ -75,14 +75,14 @@ def test_a_choice_of_an_older_file_has_the_oldest_kind() -> None:
     ensemble = Ensemble(season=1, horizon=2, weights={"seasonal naive": 1.0}, errors={})
     errors = ErrorScale(kind="level", scale=np.ones((1, 1)), reference=2.0 * np.ones((1, 1)), season=1, horizon=2)
     choice = Choice(
-        ensemble=ensemble, errors=errors, width=np.ones((2, 1)), offsets=None, counts=np.zeros(1, dtype=bool)
+        ensemble=ensemble, error_scale=errors, width=np.ones((2, 1)), offsets=None, counts=np.zeros(1, dtype=bool)
     )
     tensors, facts = choice.state()
     again = Choice.from_state(tensors, facts)
-    assert again.errors.kind == "level"
-    assert again.errors.reference.tolist() == [[2.0]]
+    assert again.error_scale.kind == "level"
+    assert again.error_scale.reference.tolist() == [[2.0]]
     del tensors["reference"], facts["error_scale"]
-    assert Choice.from_state(tensors, facts).errors.kind == "series"
+    assert Choice.from_state(tensors, facts).error_scale.kind == "series"
 
 
 def test_intervals_of_growing_series_cover_their_share() -> None:
@@ -93,7 +93,7 @@ def test_intervals_of_growing_series_cover_their_share() -> None:
     actual = np.concatenate([values[-12:] for values in series])
     inside = (actual >= found["value_lower"].to_numpy()) & (actual <= found["value_upper"].to_numpy())
     assert model.choice_ is not None
-    assert model.choice_.errors.kind == "level"
+    assert model.choice_.error_scale.kind == "level"
     # 60 series whose errors hang together: four standard errors of a share of 0.8
     assert 0.7 <= inside.mean() <= 0.92
 
@@ -149,4 +149,4 @@ def test_a_calm_history_has_a_narrower_interval_than_a_rough_one() -> None:
 
 def test_a_panel_of_one_value_has_no_measure() -> None:
     panel = Panel(values=(np.ones((1, 1)),), columns=("a",), ids=(None,))
-    assert np.isnan(measure("recent", panel.histories(("a",)), 1, 4)).all()
+    assert np.isnan(measure_rows("recent", panel.histories(("a",)), 1, 4)).all()

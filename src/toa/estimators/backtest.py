@@ -149,7 +149,7 @@ def backtest_windows(panel: Panel, firsts: Sequence[int], horizon: int, stride: 
     ]
 
 
-def measure(
+def compare_with_actual(
     fitted: FittedForecaster, prediction: Prediction, panel: Panel, places: Sequence[tuple[int, int]]
 ) -> Backtest:
     """Compare forecasts with actual values, and with those of the methods of the forecaster."""

@@ -211,7 +211,10 @@ def _follow_line(values: History, alpha: np.ndarray, share: np.ndarray, horizon:
             missed = np.where(line.rows >= _UNCOUNTED, missed, 0.0)
         error += missed**2
         after = line.add(now, alpha)
-        line = after if begun.all() else _Line(*(np.where(begun, n, o) for n, o in zip(after, line, strict=True)))
+        if not begun.all():
+            # a series that has not begun keeps its line
+            after = _Line(*(np.where(begun, new, old) for new, old in zip(after, line, strict=True)))
+        line = after
     best = error.argmin(1)[:, None]
     line = line._replace(level=np.take_along_axis(line.level, best, 1))
     steps = []
@@ -265,7 +268,9 @@ def _smooth_block(
         np.multiply(missed, missed, out=missed)
         error += missed
     best = error.argmin(1)[:, None]
-    return best[:, 0], *(np.take_along_axis(part, best, 1)[:, 0] for part in (level, trend))
+    best_level = np.take_along_axis(level, best, 1)[:, 0]
+    best_trend = np.take_along_axis(trend, best, 1)[:, 0]
+    return best[:, 0], best_level, best_trend
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -331,9 +336,11 @@ class LinearModel:
         centre = np.empty((len(window), 1))
         scale = np.empty((len(window), 1))
         # in blocks, because steps on the way are as large as the windows
+        # the last season; without one, the whole window
+        centred_from = -self.season if self.season > 1 else 0
         for block in row_blocks(window):
             part = window[block]
-            centre[block] = np.nanmean(part[:, -self.season if self.season > 1 else 0 :], 1, keepdims=True)
+            centre[block] = np.nanmean(part[:, centred_from:], 1, keepdims=True)
             scale[block] = window_scale(part, centre[block], self.season if self.by_season else None)
             inputs[block, :-1] = np.nan_to_num((part - centre[block]) / scale[block])
         return inputs, centre, scale

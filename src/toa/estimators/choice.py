@@ -74,7 +74,7 @@ class Ensemble:
     ) -> Float64[np.ndarray, "n p"]:
         """Forecast after the end of each series; `others` has the forecasts of other methods with a weight."""
         members = self.members(series, self.weights) | dict(others or {})
-        return _repeat(series, self.season, weighted_mean(self.weights, members), members.get(_REGRESSION))
+        return _continue_exactly(series, self.season, weighted_mean(self.weights, members), members.get(_REGRESSION))
 
     def members(self, series: Series, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Forecasts (N, P) of those of the methods that are baselines or in `fitted`."""
@@ -117,15 +117,15 @@ def fit_ensemble(
     for name in weights:
         method = validated[name].fitted
         if not method.reads_panel and not isinstance(method, FittedBaseline):
-            again = method.refit(training)
-            assert again is not None, "more rows than before the origins are enough"
-            fitted[name] = again
+            refitted = method.refit(training)
+            assert refitted is not None, "more rows than before the origins are enough"
+            fitted[name] = refitted
     mean = weighted_mean(weights, forecasts)
     # as in the forecasts to come; these windows have no part in the weights
     exact = np.flatnonzero(scale[origins.series] == 0)
     histories = origins.histories(series)
     regression = forecasts[_REGRESSION][exact] if _REGRESSION in forecasts else None
-    mean[exact] = _repeat([histories[index] for index in exact], season, mean[exact], regression)
+    mean[exact] = _continue_exactly([histories[index] for index in exact], season, mean[exact], regression)
     ensemble = Ensemble(
         season=season,
         horizon=horizon,
@@ -171,26 +171,30 @@ def choose_weights(
         scale = np.ones(len(scale))
     unit = scale[usable, None]
     target = actual[usable] / unit
-    each = np.ones((len(target), 1)) if counts is None else counts[usable, None] / counts[usable].mean()
+    window_counts = np.ones((len(target), 1))
+    if counts is not None:
+        window_counts = counts[usable, None] / counts[usable].mean()
     members = {name: forecast[usable] / unit for name, forecast in forecasts.items()}
 
-    def loss(mean: np.ndarray, times: np.ndarray | float = each) -> float:
+    def loss(mean: np.ndarray, times: np.ndarray | float = window_counts) -> float:
         return float(np.nanmean(np.abs(mean - target) * times))
 
     errors = {name: loss(member) for name, member in members.items()}
-    local = sorted((name for name in members if name in BASELINES), key=errors.__getitem__)
-    first = [name for name in local[:_FIRST_BASELINES] if errors[name] <= _CLOSE_ERROR * min(errors.values())]
-    weights, best = greedy_weights(members, loss, first, _FIRST_TIMES)
-    if local and independent < _MANY_WINDOWS and best > 0:
-        share = _PRIOR_WINDOWS / (_PRIOR_WINDOWS + independent) * (best / errors[local[0]]) ** 2
+    baselines = sorted((name for name in members if name in BASELINES), key=errors.__getitem__)
+    close = _CLOSE_ERROR * min(errors.values())
+    first = [name for name in baselines[:_FIRST_BASELINES] if errors[name] <= close]
+    weights, least = greedy_weights(members, loss, first, _FIRST_TIMES)
+    if baselines and independent < _MANY_WINDOWS and least > 0:
+        best = baselines[0]
+        share = _PRIOR_WINDOWS / (_PRIOR_WINDOWS + independent) * (least / errors[best]) ** 2
         weights = {name: (1.0 - share) * weight for name, weight in weights.items()}
-        weights[local[0]] = weights.get(local[0], 0.0) + share
+        weights[best] = weights.get(best, 0.0) + share
     members["ensemble"] = weighted_mean(weights, members)
     return weights, {name: loss(member, 1.0) for name, member in members.items()}
 
 
-def _repeat(series: Series, season: int, forecasts: np.ndarray, regression: np.ndarray | None) -> np.ndarray:
-    """Forecasts (N, P), but the value of a constant series, and the last season of one that repeats it exactly.
+def _continue_exactly(series: Series, season: int, forecasts: np.ndarray, regression: np.ndarray | None) -> np.ndarray:
+    """The forecasts (N, P), in which a constant series keeps its value, and one that repeats its season repeats it.
 
     Where covariates move the forecast `regression` from the last season, the forecast is kept.
     """

@@ -126,7 +126,9 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
                 classifier so far, see `toa.estimators.classifier_fitting`.
         """
         self._check_parameters()
-        panel = read_cases(X, values=self.values, label=self.label, **self._table | {"day_first": self.day_first})
+        # a new fit does not keep the order of the dates of an earlier one
+        options = self._table | {"day_first": self.day_first}
+        panel = read_cases(X, values=self.values, label=self.label, **options)
         if self.values is None:
             warn_of_misread(panel)
         classes, codes = _read_classes(panel, y, X)
@@ -166,6 +168,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         """Cases as a panel; raises ValueError if X has other channels, steps or times than the cases `like`."""
         panel = self._read(X)
         if like is not None:
+            # for its errors alone: another order is no error
             has_order(select_channels(panel, like.columns).steps, like.steps)
             check_frequency(panel, like.freq, "X")
         return panel

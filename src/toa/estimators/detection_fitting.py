@@ -2,8 +2,8 @@
 
     inputs     = fit_inputs(panel, window)                   # scales of the series
     series     = inputs.scale_panel(panel)                   # standardised rows
-    parts      = split_series(series, window, share)         # rows to train on, and held-out ones
-    methods    = fit_methods(parts, …)                       # network, baselines and their combination
+    split      = split_series(series, window, share)         # rows to train on, and held-out ones
+    methods    = fit_methods(split, …)                       # network, baselines and their combination
     held       = held_scores(methods, series, …)             # scores of held-out rows
     score      = replace(methods.score, baselines=…)         # baselines fitted again, to all rows
     normal     = score.of_normal_rows(series, …)             # scores of all rows
@@ -44,7 +44,7 @@ _REMAINING_WORK = 2.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parts:
+class Split:
     """Rows of series to train on, and held-out ends; a series that is too short for both parts only trains."""
 
     train: Sequence[Series]
@@ -78,11 +78,10 @@ def fit_detector(panel: Panel, settings: DetectorSettings, ceiling: Ceiling, *, 
     inputs = fit_inputs(panel, window)
     series = inputs.scale_panel(panel)
     shape = replace(shape, constant=constant_channels(series))
-    parts = split_series(series, window, settings.validation_share)
-    methods = fit_methods(parts, settings, shape, ceiling)
-    held = held_scores(methods, series, parts.train, inputs.context)
-    again = _fit_baselines(series, settings, shape)
-    score = replace(methods.score, baselines=again)
+    split = split_series(series, window, settings.validation_share)
+    methods = fit_methods(split, settings, shape, ceiling)
+    held = held_scores(methods, series, split.train, inputs.context)
+    score = replace(methods.score, baselines=_fit_baselines(series, settings, shape))
     normal = score.of_normal_rows(series, inputs.context)
     thresholds = higher_thresholds(
         normal,
@@ -102,7 +101,7 @@ def fit_detector(panel: Panel, settings: DetectorSettings, ceiling: Ceiling, *, 
     )
 
 
-def split_series(series: Sequence[Series], window: int, share: float) -> Parts:
+def split_series(series: Sequence[Series], window: int, share: float) -> Split:
     """Hold out the end of each series, at least a window."""
     train = []
     held = []
@@ -111,34 +110,34 @@ def split_series(series: Sequence[Series], window: int, share: float) -> Parts:
         train.append(values[:border] if border >= window else values)
         if border >= window:
             held.append(values[border:])
-    return Parts(train, held)
+    return Split(train, held)
 
 
-def fit_methods(parts: Parts, settings: DetectorSettings, shape: WindowShape, ceiling: Ceiling) -> Methods:
+def fit_methods(split: Split, settings: DetectorSettings, shape: WindowShape, ceiling: Ceiling) -> Methods:
     """Fit the network and the baselines to the rows to train on; for "auto", make their scores comparable."""
     if settings.model == NETWORK:
-        network = _fit_network(parts, settings, shape, ceiling, needed=True)
+        network = _fit_network(split, settings, shape, ceiling, needed=True)
         return Methods(DetectorScore(model=NETWORK, window=shape.rows, baselines={}, network=network), [None])
-    baselines = _fit_baselines(parts.train, settings, shape)
+    baselines = _fit_baselines(split.train, settings, shape)
     score = DetectorScore(model=settings.model, window=shape.rows, baselines=baselines)
     if not settings.combines:
         return Methods(score, [None])
-    return _combine(score, parts, settings, shape, ceiling)
+    return _combine(score, split, settings, shape, ceiling)
 
 
 def _combine(
-    score: DetectorScore, parts: Parts, settings: DetectorSettings, shape: WindowShape, ceiling: Ceiling
+    score: DetectorScore, split: Split, settings: DetectorSettings, shape: WindowShape, ceiling: Ceiling
 ) -> Methods:
     """Add the network, and choose methods by the anomalies that they find among those injected into held-out rows."""
     window = shape.rows
-    held = parts.held or parts.train
+    held = split.held or split.train
     generator = np.random.default_rng(settings.seed)
     changed = [inject_anomalies(values.astype(np.float64), window, generator) for values in held]
     labels = [injected for _, injected in changed]
     anomalous_rows = [values.astype(np.float32) for values, _ in changed]
     normal = _member_scores(score, score.baselines, held)
     anomalous = _member_scores(score, score.baselines, anomalous_rows)
-    network = _fit_network(Parts(parts.train, held), settings, shape, ceiling, needed=False)
+    network = _fit_network(Split(split.train, held), settings, shape, ceiling, needed=False)
     if network is not None:
         score = replace(score, network=network)
         normal |= _member_scores(score, [NETWORK], held)
@@ -165,10 +164,10 @@ def _fit_baselines(series: Sequence[Series], settings: DetectorSettings, shape: 
 
 
 def _fit_network(
-    parts: Parts, settings: DetectorSettings, shape: WindowShape, ceiling: Ceiling, *, needed: bool
+    split: Split, settings: DetectorSettings, shape: WindowShape, ceiling: Ceiling, *, needed: bool
 ) -> FittedReconstruction | None:
     """Train the network; None if that is too much work or takes too long, and it is not `needed`."""
-    plan = plan_reconstruction(parts.train, parts.held, settings.network, shape)
+    plan = plan_reconstruction(split.train, split.held, settings.network, shape)
     limited = limit_plan(plan, settings.effort, needed=needed)
     if limited is None:
         return None

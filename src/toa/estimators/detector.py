@@ -21,7 +21,6 @@ from toa.data.frames import check_frequency, check_results, columns_by_row, matc
 from toa.data.frequency import Frequency
 from toa.data.panel import Id, MissingValuesError, Panel
 from toa.data.splits import StandardScaler
-from toa.estimators import fitted_detector as results
 from toa.estimators.alarms import AlarmRule, flags_f1
 from toa.estimators.architecture import NETWORK
 from toa.estimators.base import Estimator
@@ -31,7 +30,18 @@ from toa.estimators.detector_files import detector_state, restore_detector, try_
 from toa.estimators.detector_score import MEAN
 from toa.estimators.detector_settings import COMBINED, DetectorSettings
 from toa.estimators.effort import Ceiling
-from toa.estimators.fitted_detector import RESULTS, FittedDetector
+from toa.estimators.fitted_detector import (
+    RESULTS,
+    FittedDetector,
+    channel_scores,
+    describe_flags,
+    find_alarms,
+    flagged,
+    member_scores,
+    write_alarms,
+    write_frame,
+    write_rows,
+)
 from toa.estimators.importance import Importance, sample_rows
 from toa.estimators.reconstruction import ReconstructionSpec, explain_reconstruction
 from toa.estimators.scorers import SCORERS
@@ -135,34 +145,34 @@ class AnomalyDetector(Estimator):
     def scores(self, data: Any) -> Any:
         """Score per row: an array, a list of arrays, or a frame with a column "score"."""
         panel = self.read_fitted(data)
-        return results.write_rows(panel, [{"score": score} for score in self.fitted_.scores(panel)])
+        return write_rows(panel, [{"score": score} for score in self.fitted_.scores(panel)])
 
     def decision_function(self, data: Any) -> Any:
         """`scores` minus the threshold of each row: positive for flagged rows, if `min_length` is 1."""
         panel = self.read_fitted(data)
         thresholds = self.fitted_.thresholds
         scores = self.fitted_.scores(panel)
-        return results.write_rows(panel, [{"score": score - thresholds.of_rows(score)} for score in scores])
+        return write_rows(panel, [{"score": score - thresholds.of_rows(score)} for score in scores])
 
     def predict(self, data: Any) -> Any:
         """Flags: 0 and 1 for arrays; for a frame its ids and times with columns "score" and "anomaly"."""
         panel = self.read_fitted(data)
-        return results.write_rows(panel, self._flag(panel))
+        return write_rows(panel, self._flag(panel))
 
     def fit_predict(self, data: Any, y: Any = None) -> Any:
         """Fit to rows and flag among them."""
         panel = self._fit(data)
-        return results.write_rows(panel, self._flag(panel))
+        return write_rows(panel, self._flag(panel))
 
     def channel_scores(self, data: Any) -> Any:
         """The part of each channel in the score of each row, a column per channel; they sum to `scores`."""
         panel = self.read_fitted(data)
-        return results.channel_scores(self.fitted_, panel)
+        return channel_scores(self.fitted_, panel)
 
     def member_scores(self, data: Any) -> Any:
         """The score of each method alone, a column per method with a weight, and of each baseline that was fitted."""
         panel = self.read_fitted(data)
-        return results.write_frame(panel, results.member_scores(self.fitted_, panel))
+        return write_frame(panel, member_scores(self.fitted_, panel))
 
     def events(self, data: Any) -> Any:
         """Alarms as events, the most severe first.
@@ -235,7 +245,7 @@ class AnomalyDetector(Estimator):
         self._streams = scored.streams
         for report in scored.reports:
             warnings.warn(report, stacklevel=2)
-        table = results.write_frame(panel, columns_by_row(panel, scored.columns))
+        table = write_frame(panel, columns_by_row(panel, scored.columns))
         if panel.times is None and isinstance(table, pd.DataFrame):
             table.index = pd.RangeIndex(first, first + len(table))
         return table
@@ -344,18 +354,18 @@ class AnomalyDetector(Estimator):
     def _find_alarms(self, data: Any) -> tuple[Any, Any]:
         panel = self.read_fitted(data)
         check_results(panel, RESULTS)
-        alarms = results.find_alarms(self.fitted_, panel, self.alarm_rule)
+        alarms = find_alarms(self.fitted_, panel, self.alarm_rule)
         self._warn_of_shift(alarms.columns)
-        return results.write_alarms(self.fitted_, alarms)
+        return write_alarms(self.fitted_, alarms)
 
     def _flag(self, panel: Panel) -> list[dict[str, np.ndarray]]:
         """Scores and flags of each series, with a warning if they show a shift."""
-        columns = [results.flagged(self.fitted_, score, self.alarm_rule) for score in self.fitted_.scores(panel)]
+        columns = [flagged(self.fitted_, score, self.alarm_rule) for score in self.fitted_.scores(panel)]
         self._warn_of_shift(columns)
         return columns
 
     def _warn_of_shift(self, columns: Sequence[Mapping[str, np.ndarray]]) -> None:
-        report = results.describe_flags(self.fitted_, columns, self.expected_share)
+        report = describe_flags(self.fitted_, columns, self.expected_share)
         if report is not None:
             warnings.warn(report, stacklevel=4)
 

@@ -68,7 +68,7 @@ class ErrorScale:
         """References by the rows of the fit; the columns of a series are adjacent."""
         reference = scale
         if kind == "level":
-            reference = measure(kind, series, season, horizon).reshape(scale.shape)
+            reference = measure_rows(kind, series, season, horizon).reshape(scale.shape)
         return cls(kind=kind, scale=scale, reference=reference, season=season, horizon=horizon)
 
     def at(
@@ -78,7 +78,7 @@ class ErrorScale:
         scale = self.scale[owners]
         if self.kind == "series":
             return scale
-        measured = measure(self.kind, histories, self.season, self.horizon).reshape(scale.shape)
+        measured = measure_rows(self.kind, histories, self.season, self.horizon).reshape(scale.shape)
         reference = self.reference[owners]
         usable = np.isfinite(measured) & (reference > 0)
         ratio = np.ones_like(scale)
@@ -98,7 +98,7 @@ class ErrorScale:
         return wider
 
 
-def measure(
+def measure_rows(
     kind: str, histories: Sequence[Float64[np.ndarray, " _"]], season: int, horizon: int
 ) -> Float64[np.ndarray, " n"]:
     """How uneven the last rows of each history are, or their level; NaN for histories that are too short."""

@@ -1,9 +1,12 @@
 """The rows of a fit: those before the rolling origins, the windows at the origins, and all rows.
 
-    rows = FitRows(panel, columns, series, settings, season, ceiling)
-    rows.before(origins, per_column)     # Training: what methods are fitted to before they are validated
-    rows.at(origins, per_column)         # Histories: what they forecast after there
-    rows.all_rows()                      # Training: what they are fitted to again
+    fit_rows = FitRows(panel, columns, series, settings, season, ceiling)
+    fit_rows.before(origins, column_origins)     # Training: what methods are fitted to before they are validated
+    fit_rows.at(origins, column_origins)         # Histories: what they forecast after there
+    fit_rows.all_rows()                          # Training: what they are fitted to again
+
+`origins` are windows of the series of the panel; `column_origins` are the same windows of each column, see
+`RollingOrigins.per_column`.
 
 Alphabet: S series, C columns, F features.
 """
@@ -60,20 +63,20 @@ class FitRows:
             rows=self.panel.lengths,
         )
 
-    def before(self, origins: RollingOrigins, per_column: RollingOrigins) -> Training:
+    def before(self, origins: RollingOrigins, column_origins: RollingOrigins) -> Training:
         """The rows before the first origin of each series."""
         earlier = self.panel.before(origins.held.tolist())
-        training = self._training(per_column.earlier(self.series), earlier)
+        training = self._training(column_origins.earlier(self.series), earlier)
         if not self.settings.has_known_features:
             return training
         covariates = self._covariates()
         features = [rows[:length] for rows, length in zip(self._features(), earlier.lengths, strict=True)]
         return replace(training, scale=self._scale(earlier), features=features, past_features=covariates.past_count)
 
-    def at(self, origins: RollingOrigins, per_column: RollingOrigins) -> Histories:
+    def at(self, origins: RollingOrigins, column_origins: RollingOrigins) -> Histories:
         """The windows at the origins."""
         histories = Histories(
-            values=per_column.histories(self.series),
+            values=column_origins.histories(self.series),
             panel=self.panel,
             columns=self.columns,
             places=origins.places(self.panel.lengths),

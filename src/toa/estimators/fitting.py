@@ -13,7 +13,6 @@ Alphabet: S series, C columns, N one per window and column, F features.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +30,7 @@ from toa.estimators.fitted import FittedForecaster
 from toa.estimators.intervals import Choice, calibrate
 from toa.estimators.lag_methods import history_rows
 from toa.estimators.methods import FittedMethod, Histories, Training, Validated, validate
-from toa.estimators.network import FittedNetwork, average_networks
+from toa.estimators.network import FittedNetwork, Inputs, average_networks
 from toa.estimators.network_method import FittedNetworks, fit_alone
 from toa.estimators.origins import RollingOrigins, Series, series_scale
 from toa.estimators.regressions import FittedRegression
@@ -53,17 +52,16 @@ def fit_forecaster(
         fitted = _fit_alone(panel, columns, settings, season)
     else:
         fitted = _fit_weighted(panel, columns, settings, season, ceiling)
-    rows = max(fitted.inputs.lookback, history_rows(season, settings.horizon))
-    with_rows: FittedForecaster = replace(fitted, tail=panel.tail(rows))
-    return with_rows
+    rows_to_keep = max(fitted.inputs.lookback, history_rows(season, settings.horizon))
+    with_tail: FittedForecaster = replace(fitted, tail=panel.tail(rows_to_keep))
+    return with_tail
 
 
 def _fit_alone(panel: Panel, columns: tuple[str, ...], settings: ForecastSettings, season: int) -> FittedForecaster:
     """The network without other methods; its work and time are not limited."""
     network = fit_alone(panel.complete(), columns, settings)
     network = replace(network, counts=torch.from_numpy(find_counts(panel, columns)))
-    facts = _facts(panel, settings, season)
-    return FittedForecaster(**facts, inputs=network.inputs, network=network, choice=None)
+    return _assemble(panel, settings, season, inputs=network.inputs, network=network, choice=None)
 
 
 def _fit_weighted(
@@ -73,31 +71,34 @@ def _fit_weighted(
     # the network and the methods with covariates see the rows that have the most values
     complete = panel.complete(columns)
     series = panel.histories(columns)
-    rows = FitRows(complete, columns, series, settings, season, ceiling)
+    fit_rows = FitRows(complete, columns, series, settings, season, ceiling)
     origins = rolling_origins(complete, columns, settings)
-    per_column = origins.per_column(rows.rows_per_column, panel.gaps(columns), looks_ahead=panel.looks_ahead)
+    # the same windows, each column a series of its own
+    column_origins = origins.per_column(fit_rows.rows_per_column, panel.gaps(columns), looks_ahead=panel.looks_ahead)
     validated: dict[str, Validated] = {}
-    if np.isfinite(per_column.actual(series)).any():
-        training = rows.before(origins, per_column)
-        histories = rows.at(origins, per_column)
+    if np.isfinite(column_origins.actual(series)).any():
+        training = fit_rows.before(origins, column_origins)
+        histories = fit_rows.at(origins, column_origins)
         validated = validate(candidates(settings, season), training, histories)
-        validated = _add_seeds(validated, training, histories, per_column, series)
-    everything = rows.all_rows()
-    ensemble, forecasts = fit_ensemble(series, per_column, validated, everything)
+        validated = _add_seeds(validated, training, histories, column_origins, series)
+    all_rows = fit_rows.all_rows()
+    ensemble, forecasts = fit_ensemble(series, column_origins, validated, all_rows)
     choice = calibrate(
         ensemble,
         forecasts,
         panel,
         columns,
-        per_column,
+        column_origins,
         interval=settings.interval,
         levels=tuple(map(float, settings.quantiles)),
     )
-    network = _refit_network(validated, ensemble.weights, everything)
-    inputs = rows.plain_inputs() if network is None else network.inputs
-    panel_methods = _refit_panel_methods(validated, everything, inputs.covariates, choice)
-    return FittedForecaster(
-        **_facts(panel, settings, season),
+    network = _refit_network(validated, ensemble.weights, all_rows)
+    inputs = fit_rows.plain_inputs() if network is None else network.inputs
+    panel_methods = _refit_panel_methods(validated, all_rows, inputs.covariates, choice)
+    return _assemble(
+        panel,
+        settings,
+        season,
         inputs=inputs,
         network=network,
         choice=choice,
@@ -126,14 +127,18 @@ def _add_seeds(
     origins: RollingOrigins,
     series: Series,
 ) -> dict[str, Validated]:
-    """With networks of further seeds beside the network, if it has a weight."""
+    """The validated methods, with networks of further seeds beside the network if it has a weight."""
     scale = series_scale(series, training.season)
     forecasts = {name: method.forecasts for name, method in validated.items()}
-    if NETWORK not in validated or NETWORK not in weigh_at(origins, series, forecasts, scale)[0]:
+    if NETWORK not in validated:
+        return dict(validated)
+    weights, _ = weigh_at(origins, series, forecasts, scale)
+    if NETWORK not in weights:
         return dict(validated)
 
     def error(rows: np.ndarray) -> float:
-        return weigh_at(origins, series, {NETWORK: rows}, scale)[1][NETWORK]
+        _, errors = weigh_at(origins, series, {NETWORK: rows}, scale)
+        return errors[NETWORK]
 
     networks = validated[NETWORK].fitted
     assert isinstance(networks, FittedNetworks)
@@ -169,24 +174,39 @@ def _refit_panel_methods(
         return {}
     assert training.panel is not None
     features = covariates.past(training.panel) or []
-    again = replace(training, scale=choice.scale, features=features, past_features=covariates.past_count)
+    with_features = replace(training, scale=choice.scale, features=features, past_features=covariates.past_count)
     methods: dict[str, FittedMethod] = {}
     for name in wanted:
-        method = validated[name].fitted.refit(again)
+        method = validated[name].fitted.refit(with_features)
         assert method is not None, "more rows than before the origins are enough"
         methods[name] = method
     return methods
 
 
-def _facts(panel: Panel, settings: ForecastSettings, season: int) -> dict[str, Any]:
-    """What a forecaster knows of its table and parameters."""
-    return {
-        "horizon": settings.horizon,
-        "quantiles": settings.quantiles,
-        "interval": settings.interval,
-        "freq": panel.freq,
-        "time_column": panel.time_column,
-        "id_column": panel.id_column,
-        "day_first": panel.day_first,
-        "season": season,
-    }
+def _assemble(
+    panel: Panel,
+    settings: ForecastSettings,
+    season: int,
+    *,
+    inputs: Inputs,
+    network: FittedNetwork | None,
+    choice: Choice | None,
+    panel_methods: Mapping[str, FittedMethod] | None = None,
+    truncated: tuple[str, ...] = (),
+) -> FittedForecaster:
+    """The forecaster of these parts, with what it must know of its table and parameters."""
+    return FittedForecaster(
+        horizon=settings.horizon,
+        quantiles=settings.quantiles,
+        interval=settings.interval,
+        freq=panel.freq,
+        time_column=panel.time_column,
+        id_column=panel.id_column,
+        day_first=panel.day_first,
+        season=season,
+        inputs=inputs,
+        network=network,
+        choice=choice,
+        panel_methods={} if panel_methods is None else panel_methods,
+        truncated=truncated,
+    )

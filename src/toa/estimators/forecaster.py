@@ -22,7 +22,7 @@ from toa.data.frames import check_results, forecast_names, match_panel, read_pan
 from toa.data.frequency import Frequency
 from toa.data.panel import Id, Panel
 from toa.estimators.architecture import NETWORK
-from toa.estimators.backtest import Backtest, backtest_windows, first_tested, forecast_with_refits, measure
+from toa.estimators.backtest import Backtest, backtest_windows, compare_with_actual, first_tested, forecast_with_refits
 from toa.estimators.base import Estimator
 from toa.estimators.baselines import BASELINES
 from toa.estimators.covariates import Covariates
@@ -249,7 +249,7 @@ class Forecaster(Estimator):
             check_count("refit", refit, 1)
             prediction = forecast_with_refits(lambda rows: clone(self).fit(rows).fitted_, panel, places, firsts, refit)
         check_forecast(prediction, fitted.columns)
-        return measure(fitted, prediction, panel, places)
+        return compare_with_actual(fitted, prediction, panel, places)
 
     def page(
         self,
@@ -364,7 +364,7 @@ class Forecaster(Estimator):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Columns that are not forecast."""
+        """Columns that are not forecast; `fitted_.inputs` also has what is forecast, with its scales."""
         return (*self.covariates, *self.static, *self.past_covariates)
 
     def shown_weights(self) -> dict[str, float]:

@@ -56,7 +56,7 @@ class Choice:
     """Weights of the methods, and what intervals and quantiles need.
 
     Attributes:
-        errors: Scale of the errors of each forecast: the seasonal error of the series and column, at least a small
+        error_scale: Scale of the errors of each forecast: the seasonal error of the series and column, at least a small
             number, times a factor by the rows before the forecast.
         width: Half of the interval (P, C), in scales; None for no interval.
         offsets: Quantiles minus forecast (P, Q, C), in scales; None without quantiles.
@@ -64,7 +64,7 @@ class Choice:
     """
 
     ensemble: Ensemble
-    errors: ErrorScale
+    error_scale: ErrorScale
     width: Float64[np.ndarray, "p c"] | None
     offsets: Float64[np.ndarray, "p q c"] | None
     counts: Bool[np.ndarray, " c"]
@@ -72,7 +72,7 @@ class Choice:
     @property
     def scale(self) -> Float64[np.ndarray, "s c"]:
         """Seasonal error of each series and column (S, C), at least a small number."""
-        return self.errors.scale
+        return self.error_scale.scale
 
     def combine(
         self,
@@ -86,7 +86,7 @@ class Choice:
         """
         rows = self.ensemble.predict(histories, others)
         point = rows.reshape(len(owners), len(self.counts), -1).swapaxes(1, 2)
-        scale = self.errors.at(histories, owners.numpy())[:, None]  # (W, 1, C)
+        scale = self.error_scale.at(histories, owners.numpy())[:, None]  # (W, 1, C)
         parts: dict[str, np.ndarray] = {"forecast": point}
         if self.offsets is not None:
             parts["quantiles"] = point[:, :, None] + self.offsets * scale[:, :, None]
@@ -104,15 +104,15 @@ class Choice:
         """The choice with further series, of these seasonal errors; `level` is the size of the mean of all series."""
         fitted, new = np.split(level, [len(self.scale)])
         scale = np.where(np.isnan(scale), new * _usual_share(self.scale, fitted), scale)
-        errors = self.errors.add_series(np.maximum(scale, self.scale.min()), histories)
-        wider: Choice = replace(self, errors=errors)
+        error_scale = self.error_scale.add_series(np.maximum(scale, self.scale.min()), histories)
+        wider: Choice = replace(self, error_scale=error_scale)
         return wider
 
     def check(
         self, series: int, columns: int, horizon: int, levels: int, season: int, panel_methods: Iterable[str] = ()
     ) -> None:
         """Raise ValueError if a loaded choice has other sizes than its forecaster, or weights that are no shares."""
-        arrays: dict[str, Any] = {"scale": self.scale, "reference": self.errors.reference, "counts": self.counts}
+        arrays: dict[str, Any] = {"scale": self.scale, "reference": self.error_scale.reference, "counts": self.counts}
         arrays |= {name: part for name in ("width", "offsets") if (part := getattr(self, name)) is not None}
         shapes = {"scale": (series, columns), "reference": (series, columns), "counts": (columns,)}
         shapes |= {"width": (horizon, columns), "offsets": (horizon, levels, columns)}
@@ -130,9 +130,13 @@ class Choice:
         """Tensors and JSON values to save."""
         ensemble = self.ensemble
         facts: dict[str, Any] = {name: getattr(ensemble, name) for name in ("season", "horizon", "measure", "seasonal")}
-        facts |= {"weights": dict(ensemble.weights), "errors": dict(ensemble.errors), "error_scale": self.errors.kind}
+        facts |= {
+            "weights": dict(ensemble.weights),
+            "errors": dict(ensemble.errors),
+            "error_scale": self.error_scale.kind,
+        }
         arrays = {name: getattr(self, name) for name in _ARRAYS}
-        arrays |= {"scale": self.scale, "reference": self.errors.reference}
+        arrays |= {"scale": self.scale, "reference": self.error_scale.reference}
         tensors = {
             name: torch.from_numpy(np.ascontiguousarray(part)) for name, part in arrays.items() if part is not None
         }
@@ -150,7 +154,7 @@ class Choice:
         kind = facts.get("error_scale", KINDS[0])
         scale = tensors["scale"].cpu().numpy()
         reference = tensors["reference"].cpu().numpy() if "reference" in tensors else scale
-        errors = ErrorScale(
+        error_scale = ErrorScale(
             kind=kind, scale=scale, reference=reference, season=facts["season"], horizon=facts["horizon"]
         )
         rest = {name: value for name, value in facts.items() if name not in FAMILIES and name != "error_scale"}
@@ -158,7 +162,7 @@ class Choice:
         for key, family in FAMILIES.items():
             if key in facts:
                 fitted |= family.load(tensors_under(tensors, f"{key}."), facts[key], facts["season"], facts["horizon"])
-        return cls(ensemble=Ensemble(**rest, fitted=fitted), errors=errors, **arrays)
+        return cls(ensemble=Ensemble(**rest, fitted=fitted), error_scale=error_scale, **arrays)
 
 
 def calibrate(
@@ -182,7 +186,7 @@ def calibrate(
     scale = np.where(np.isnan(scale), level * _usual_share(scale, level), scale)
     least = scale[scale > 0].min() if (scale > 0).any() else 1.0
     scale = np.maximum(scale, least).reshape(-1, len(columns))
-    errors = ErrorScale.of_fit("series", scale, series, season=ensemble.season, horizon=origins.horizon)
+    error_scale = ErrorScale.of_fit("series", scale, series, season=ensemble.season, horizon=origins.horizon)
     width: np.ndarray | None = None
     offsets: np.ndarray | None = None
     in_scales: np.ndarray | None = None
@@ -191,13 +195,14 @@ def calibrate(
         share = _usual_share(scale.ravel(), level)
         usual = float(np.nanmean(np.abs(missed) / scale.ravel()[origins.series][:, None]))
         growth = _short_growth(ensemble, series, origins, share, usual).reshape(scale.shape)
-        errors, in_scales = _choose_errors(errors, missed, series, origins, interval or _USUAL_LEVEL)
-        errors = replace(errors, scale=errors.scale * growth)
+        error_scale, in_scales = _choose_error_scale(error_scale, missed, series, origins, interval or _USUAL_LEVEL)
+        error_scale = replace(error_scale, scale=error_scale.scale * growth)
         if len(levels):
             offsets = _quantile_offsets(in_scales, levels)
     if interval is not None:
         width = _interval_width(in_scales, series, ensemble, origins, len(columns), interval)
-    return Choice(ensemble=ensemble, errors=errors, width=width, offsets=offsets, counts=find_counts(panel, columns))
+    counts = find_counts(panel, columns)
+    return Choice(ensemble=ensemble, error_scale=error_scale, width=width, offsets=offsets, counts=counts)
 
 
 def _interval_width(
@@ -246,7 +251,7 @@ def _difference_width(series: Series, season: int, horizon: int, level: float) -
     return width
 
 
-def _choose_errors(
+def _choose_error_scale(
     plain: ErrorScale,
     missed: Float64[np.ndarray, "n p"],
     series: Series,

@@ -1,7 +1,7 @@
 """The network of a detector: it learns to reconstruct windows of normal rows, and its error is a score.
 
     plan    = plan_reconstruction(train, held, spec, shape)    # architecture, schedule, windows
-    plan    = limit_plan(plan, effort)                         # fewer steps; None if these are too few
+    plan    = limit_plan(plan, effort, needed=False)           # fewer steps; None if these are too few
     network = train_reconstruction(plan)                       # FittedReconstruction, frozen: a `Scorer`
 
 Alphabet: L window length, C channels, T rows.

@@ -2,7 +2,8 @@
 
     SCORERS["pca"].fit(NormalRows(series=[values], window=100, seed=0))    # see toa.estimators.scoring
 
-A new baseline is one class and one line at the end of this file. A method that scores each row alone is a `RowMethod`.
+A new baseline is one class and one line that registers it in `SCORERS`. A method that scores each row alone is a
+`RowMethod`.
 
 Alphabet: T rows, C channels, L window length, K components, N nodes of a tree, M trees.
 """
@@ -220,10 +221,10 @@ class IsolationForest:
 
     def fits(self, channels: int) -> bool:
         size = self.depth.shape[1]
-        sizes = (self.feature, channels), (self.left, size), (self.right, size)
-        fits = (part.shape == self.depth.shape and ((part >= 0) & (part < most)).all() for part, most in sizes)
+        limits = ((self.feature, channels), (self.left, size), (self.right, size))
+        fits = all(part.shape == self.depth.shape and ((part >= 0) & (part < limit)).all() for part, limit in limits)
         # `RowScorer.rows` bounds the memory for at most this number of trees
-        return len(self.depth) <= _TREES and all(fits)
+        return len(self.depth) <= _TREES and fits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -227,7 +227,8 @@ def classifier_candidates(
         sizes = {**_CLASSIFIER_SIZES, "instance_norm": norm}
         if has_patches:
             sizes |= {"patch_len": steps, "stride": max(1, steps // 2)}
-        candidate = chosen, {**sizes, **(settings or {})}, 1 if has_patches else steps
+        steps_per_token = 1 if has_patches else steps
+        candidate = (chosen, {**sizes, **(settings or {})}, steps_per_token)
         if candidate not in candidates:
             candidates.append(candidate)
     return candidates

@@ -1,8 +1,9 @@
 """Binary trees as plain arrays, and the one way through them.
 
-    trees = read_boosted_trees(regressor, inputs)      # of a fitted regressor of scikit-learn
-    trees = read_isolation_trees(forest)               # of a fitted isolation forest of scikit-learn
-    trees.values_at(inputs)                            # (N, K): what each tree gives each row
+    start, trees = read_boosted_trees(regressor, inputs, depth)    # of a fitted regressor of scikit-learn
+    trees.values_at(inputs)                                        # (N, K): what each tree gives each row
+    tables = read_isolation_trees(forest)                          # of a fitted isolation forest, as saved
+    trees = from_tables(**tables, depth=depth)
 
 Trees of scikit-learn are read once, after a fit. From then on they are arrays: files hold these, and nothing here needs
 scikit-learn to evaluate them. Boosted trees have no public form there, so they are read from private fields. These are
