@@ -36,6 +36,11 @@ def fit_network(data: Any, **options: Any) -> AnomalyDetector:
     return fit_methods(data, **NETWORK | options)
 
 
+def fit_pca(data: Any, **options: Any) -> AnomalyDetector:
+    """One method that draws no random number."""
+    return fit_methods(data, model="pca", **options)
+
+
 def draw_table(random: np.random.Generator, rows: int = ROWS) -> pd.DataFrame:
     """Waves with noise, two of them alike, and one unusual row near the end."""
     steps = np.arange(rows)[:, None]
