@@ -21,6 +21,7 @@ import forecasting_tables
 import leaderboard_tables
 import many_channels_tables
 import performance_tables
+import properties_tables
 import reliability_tables
 import repeat_tables
 import search_tables
@@ -40,6 +41,7 @@ MODULES = (
     leaderboard_tables,
     many_channels_tables,
     performance_tables,
+    properties_tables,
     reliability_tables,
     repeat_tables,
     search_tables,

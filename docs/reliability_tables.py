@@ -26,6 +26,7 @@ PROMISES = (
     ("A sweep takes as long per run, however long", ("load runs of a sweep",), "four sizes", "-", "-", "-"),
     ("Memory is bounded", ("load memory",), "long and wide tables", "-", "-", "header of 100 MB"),
     ("Operator attention is its formula", ("oracle",), "an oracle of its own, in float64", "-", "-", "-"),
+    ("Related inputs have related answers", ("properties",), "pairs of calls on random tables", "-", "-", "-"),
     ("Each mend has a test that fails without it", ("mends",), "mends taken out", "-", "-", "-"),
 )
 

@@ -11,6 +11,8 @@ from tests.support import ROOT
 FOLDERS = ("src", "tests", "benchmarks", "examples", "docs")
 # functions that may have a parameter called `own`, because callers give it by name
 PUBLIC_OWN = ("src/toa/nn/block.py",)
+# names of estimators
+ESTIMATORS = ("estimator", "forecaster", "detector", "classifier", "fitted")
 # names of sequences that are packed by position
 PACKED = ("arguments", "args", "tensors", "inputs", "rest")
 
@@ -88,6 +90,17 @@ def is_parameter_called_own(node: ast.AST) -> bool:
     return isinstance(node, ast.arg) and node.arg == "own"
 
 
+def is_untyped_estimator(node: ast.AST) -> bool:
+    """`def summary(detector: Any)` and `estimator: Any = …`."""
+    name: str | None = None
+    if isinstance(node, ast.arg):
+        name = node.arg
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        name = node.target.id
+    annotation = getattr(node, "annotation", None)
+    return name in ESTIMATORS and isinstance(annotation, ast.Name) and annotation.id == "Any"
+
+
 def text_of(node: ast.AST) -> str:
     """The literal parts of a text."""
     parts = node.values if isinstance(node, ast.JoinedStr) else [node]
@@ -110,6 +123,7 @@ RULES: dict[str, Rule] = {
     "fields by name": is_packing_by_position,
     "no state taken over from another object": is_state_taken_over,
     "parameters named by what they hold": is_parameter_called_own,
+    "estimators have a type": is_untyped_estimator,
     "ArgumentError for an argument": is_argument_error_in_one_text,
 }
 
@@ -143,6 +157,8 @@ def test_code_is_plain():
         ("no state taken over from another object", "self.__dict__.update(other.__dict__)"),
         ("no state taken over from another object", "copy.copy(self)"),
         ("parameters named by what they hold", "def explain(own): ..."),
+        ("estimators have a type", "def summary(detector: Any): ..."),
+        ("estimators have a type", "estimator: Any = load()"),
         ("ArgumentError for an argument", 'raise ValueError("x must be 1, got 2.")'),
         ("ArgumentError for an argument", 'raise ValueError(f"{x} must be {y}, got {z}; leave it out.") from None'),
     ],

@@ -20,6 +20,7 @@ from tests.campaign import disk, hostile, load, mends
 from tests.campaign.fuzz import Outcome, fuzz
 from tests.campaign.kills import WORKS, kill, kill_sweeps
 from tests.campaign.loaders import LOADERS
+from tests.metamorphic import cases
 from tests.ops import oracle
 from tests.support import ROOT
 from toa._console import make_console
@@ -28,6 +29,8 @@ from toa.experiments.records import provenance
 
 # random calls of operator attention that are compared with its formula
 ORACLE_CASES = 5_000
+# random tables on which each promise of tests/metamorphic/properties.toml is tried
+PROPERTY_CASES = 40
 
 
 class Attempt(Protocol):
@@ -96,6 +99,8 @@ def parts(files: int, kills: int, faults: int) -> Iterator[tuple[str, int, int, 
         # a case of memory is a program of minutes
         yield f"load {name}", count, 1 if name == "memory" else count, attempt
     yield "oracle of operator attention", ORACLE_CASES, 500, oracle.try_cases
+    for kind in cases.KINDS:
+        yield f"properties of the {kind}", PROPERTY_CASES, 10, partial(cases.try_cases, kind)
     yield "mends taken out", len(mends.MENDS), 5, mends.take_out
 
 

@@ -59,7 +59,7 @@ def test_checks_of_aeon_pass(check) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @sklearn_checks(OURS, expected_failed_checks=lambda estimator: UNFIT[type(estimator).__name__])
-def test_checks_of_scikit_learn_pass_where_they_apply(estimator: Any, check: Any) -> None:
+def test_checks_of_scikit_learn_pass_where_they_apply(estimator: object, check: Any) -> None:
     check(estimator)
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
+    from toa.estimators import AnomalyDetector
+
 # number of events in the terminal
 _LISTED = 8
 
@@ -134,7 +136,7 @@ def detect(
     terminal.write_results(options, tables, draw, detector, frame, source=source, y=labels, title=title)
 
 
-def _id_column(detector: Any, rows: "pd.DataFrame") -> str | None:
+def _id_column(detector: "AnomalyDetector", rows: "pd.DataFrame") -> str | None:
     """The column of ids in the rows of a result: the one of the detector, or one with the name of other libraries."""
     from toa.data.layouts import find_layout
 
@@ -171,7 +173,7 @@ def _normal_rows(frame: "pd.DataFrame", options: dict[str, Any]) -> "pd.DataFram
 
 
 def _draw(
-    detector: Any, frame: "pd.DataFrame", rows: "pd.DataFrame", events: "pd.DataFrame", labels: Any, name: str
+    detector: "AnomalyDetector", frame: "pd.DataFrame", rows: "pd.DataFrame", events: "pd.DataFrame", labels: Any, name: str
 ) -> tuple[Any, str]:
     from toa.report.figures import draw_alarms
 
@@ -261,7 +263,7 @@ def _check_names(frame: "pd.DataFrame", used: tuple[str | None, ...], path: Path
             raise ArgumentError(path, rule, repr(name), "rename it")
 
 
-def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any, *, trained: bool) -> list[str]:
+def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: "AnomalyDetector", *, trained: bool) -> list[str]:
     """The methods, and the numbers of flagged rows and events."""
     flagged = int(rows["anomaly"].sum())
     channels = detector.columns_
@@ -298,7 +300,7 @@ def _summary(rows: "pd.DataFrame", events: "pd.DataFrame", detector: Any, *, tra
     return lines
 
 
-def _expected(detector: Any) -> str:
+def _expected(detector: "AnomalyDetector") -> str:
     """False alarms that the rule of the threshold allows."""
     if detector.threshold == "budget":
         return f"events, at most {detector.alarms_per_day or 1.0:g} per day, approximately"
@@ -317,7 +319,7 @@ def _event_rows(events: "pd.DataFrame", id: str | None) -> list[tuple[str, ...]]
 
 
 def _print_evaluation(
-    console: Any, detector: Any, frame: "pd.DataFrame", rows: "pd.DataFrame", labels: "np.ndarray"
+    console: Any, detector: "AnomalyDetector", frame: "pd.DataFrame", rows: "pd.DataFrame", labels: "np.ndarray"
 ) -> None:
     """Scores against labels: the flags, and each method beside the result."""
     import numpy as np

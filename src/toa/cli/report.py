@@ -239,7 +239,7 @@ def _of_estimator(path: Path, index: int, data: Path | None) -> _Subject:
             "neither",
             "finish the run, or choose another folder",
         )
-    estimator: Any = load_estimator(path, device="cpu")
+    estimator = load_estimator(path, device="cpu")
     kind = type(estimator).__name__
     backbone = estimator.architecture_["backbone"]
     weights = getattr(estimator, "weights_", {})

@@ -26,6 +26,7 @@ from toa._console import is_first, make_console, show_controls
 if TYPE_CHECKING:
     import pandas as pd
 
+    from toa.estimators import AnomalyDetector, Classifier, Forecaster
     from toa.estimators.base import Estimator
 
 T = TypeVar("T", bound="Estimator")
@@ -371,7 +372,7 @@ def raise_save_error(options: Mapping[str, Any]) -> None:
         raise error
 
 
-def without_extra_columns(frame: "pd.DataFrame", estimator: Any, *used: str | None) -> "pd.DataFrame":
+def without_extra_columns(frame: "pd.DataFrame", estimator: "Forecaster | AnomalyDetector | Classifier", *used: str | None) -> "pd.DataFrame":
     """Drop columns of numbers that a loaded model does not use, and print their names."""
     import pandas as pd
 
@@ -390,7 +391,7 @@ def write_results(
     options: Mapping[str, Any],
     tables: "Mapping[str, pd.DataFrame]",
     draw: Callable[[], tuple[Any, str]],
-    estimator: Any,
+    estimator: "Forecaster | AnomalyDetector | Classifier | None",
     data: Any,
     *,
     source: Any = None,
@@ -402,6 +403,7 @@ def write_results(
         options: Options of the command, with the files of all results.
         tables: Tables by option.
         draw: Returns the figure, and what it leaves out.
+        estimator: What writes the page; None for results without one.
         source: The table before columns were removed from `data`.
         page: Further arguments of the estimator's `page`.
     """
@@ -415,7 +417,7 @@ def write_results(
         console.print(f"{label:<8} {path}", soft_wrap=True)
     figure, more = draw()
     console.print(f"picture: {save_figure(figure, options['picture'])}{more}", soft_wrap=True)
-    if options["page"] is not None:
+    if estimator is not None and options["page"] is not None:
         left_out = [] if source is None else [str(name) for name in source if name not in data]
         command = shlex.join(["toa", *sys.argv[1:]])
         estimator.page(options["page"], data, command=command, left_out=left_out, **page)

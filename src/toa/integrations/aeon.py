@@ -121,7 +121,7 @@ class TOADetector(BaseSeriesAnomalyDetector):  # type: ignore[misc]
         return {"window_size": 4, "n_epochs": 1, "settings": _TEST_SIZES}
 
 
-def _arguments(estimator: Any) -> dict[str, Any]:
+def _arguments(estimator: BaseClassifier | BaseSeriesAnomalyDetector) -> dict[str, Any]:
     """Arguments of an estimator of `toa` from those of aeon's."""
     given = {_RENAMED.get(name, name): value for name, value in estimator.get_params(deep=False).items()}
     state = given.pop("random_state")
