@@ -19,7 +19,7 @@ from toa._checks import ArgumentError, check_choice, check_count
 from toa.data import COLLECTIONS, DATASETS, load_collection, locate, read_dataset
 from toa.data.synthetic import draw_series
 from toa.estimators.baselines import BASELINES, align_histories
-from toa.estimators.origins import Series
+from toa.estimators.origins import SeriesList
 from toa.estimators.pretrained_forecasts import PLAIN, InferenceOptions, forecast_quantiles
 from toa.models.pretrained import PretrainedForecaster
 from toa.training.metrics import seasonal_error
@@ -90,7 +90,7 @@ class ValidationSet:
 class Windows:
     """Histories, the values (N, P) that follow, and the steps of a season."""
 
-    histories: Series
+    histories: SeriesList
     actual: Float64[np.ndarray, "n p"]
     season: int
 

@@ -17,9 +17,10 @@ from typing import Any, Protocol
 import torch
 
 from tests.campaign import disk, hostile, load, mends
-from tests.campaign.fuzz import Outcome, fuzz
+from tests.campaign.fuzz import fuzz
 from tests.campaign.kills import WORKS, kill, kill_sweeps
 from tests.campaign.loaders import LOADERS
+from tests.campaign.outcome import Outcome
 from tests.metamorphic import cases
 from tests.ops import oracle
 from tests.support import ROOT

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from tests.campaign.children import Child, Fault, command, run_child
-from tests.campaign.fuzz import Outcome
 from tests.campaign.kills import SETTINGS, quietly, served, write_table
+from tests.campaign.outcome import Outcome
 from toa.data.catalogue import DATASETS
 
 _CODES = (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO)

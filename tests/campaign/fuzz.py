@@ -20,7 +20,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,6 +29,7 @@ import pandas as pd
 import torch
 
 from tests.campaign.loaders import LOADERS, Loader
+from tests.campaign.outcome import Outcome
 from toa._files import seal
 from toa.estimators.files import WEIGHTS
 from toa.training.checkpoint import load_checkpoint, save_checkpoint
@@ -47,14 +47,6 @@ _VALUES: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 3, 1000, 10**9, 2**63, 10**60, -1e300, 1e-300, 1e308, "", "x", [], {}, [[[]]]),
     *({"a": None}, "9" * 400, "toa", "auto", "pca", "kernels", [10**9, 10**9], 0.5, float("nan"), float("inf")),
 )
-
-
-@dataclass(kw_only=True)
-class Outcome:
-    """Counts of what loaders did, and what none may do."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
 
 
 def fuzz(kind: str, folder: Path, *, seed: int, numbers: Iterable[int]) -> Outcome:

@@ -18,8 +18,8 @@ import pandas as pd
 import torch
 
 from tests.campaign.children import Child, command, commands, run_child
-from tests.campaign.fuzz import Outcome
 from tests.campaign.kills import SETTINGS, quietly
+from tests.campaign.outcome import Outcome
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.estimators.base import load_estimator
 from toa.experiments.records import RECORD

@@ -28,7 +28,7 @@ import pandas as pd
 import torch
 
 from tests.campaign.children import Stop, command, run_child
-from tests.campaign.fuzz import Outcome
+from tests.campaign.outcome import Outcome
 from tests.support import ROOT
 from toa.data.catalogue import FileSpec
 from toa.data.files import fetch

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from tests.campaign.children import Child, command, run_child
-from tests.campaign.fuzz import Outcome
 from tests.campaign.kills import SETTINGS, make_download, quietly, served, write_table
 from tests.campaign.memory import CASES, measure_memory
+from tests.campaign.outcome import Outcome
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.experiments import resolve
 from toa.experiments.claims import claimed

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tests.campaign.fuzz import Outcome
+from tests.campaign.outcome import Outcome
 from tests.support import ROOT
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
 

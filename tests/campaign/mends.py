@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.campaign.fuzz import Outcome
+from tests.campaign.outcome import Outcome
 from tests.support import ROOT
 
 

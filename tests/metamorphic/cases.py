@@ -9,7 +9,7 @@ from typing import Any
 import joblib  # type: ignore[import-untyped]
 import numpy as np
 
-from tests.campaign.fuzz import Outcome
+from tests.campaign.outcome import Outcome
 from tests.metamorphic import classification, detection, forecasting
 from tests.metamorphic.promises import NOT_PROMISED, Fit, Promise, Property, read_promises
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.campaign.fuzz import Outcome
+from tests.campaign.outcome import Outcome
 from toa import ops
 
 MOST_TOKENS = 9

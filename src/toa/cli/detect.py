@@ -173,7 +173,12 @@ def _normal_rows(frame: "pd.DataFrame", options: dict[str, Any]) -> "pd.DataFram
 
 
 def _draw(
-    detector: "AnomalyDetector", frame: "pd.DataFrame", rows: "pd.DataFrame", events: "pd.DataFrame", labels: Any, name: str
+    detector: "AnomalyDetector",
+    frame: "pd.DataFrame",
+    rows: "pd.DataFrame",
+    events: "pd.DataFrame",
+    labels: Any,
+    name: str,
 ) -> tuple[Any, str]:
     from toa.report.figures import draw_alarms
 

@@ -372,7 +372,9 @@ def raise_save_error(options: Mapping[str, Any]) -> None:
         raise error
 
 
-def without_extra_columns(frame: "pd.DataFrame", estimator: "Forecaster | AnomalyDetector | Classifier", *used: str | None) -> "pd.DataFrame":
+def without_extra_columns(
+    frame: "pd.DataFrame", estimator: "Forecaster | AnomalyDetector | Classifier", *used: str | None
+) -> "pd.DataFrame":
     """Drop columns of numbers that a loaded model does not use, and print their names."""
     import pandas as pd
 

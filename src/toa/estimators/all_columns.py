@@ -28,7 +28,7 @@ from toa.estimators.component_ridge import (
     fit_component_ridge,
 )
 from toa.estimators.effort import Ceiling
-from toa.estimators.methods import Family, Histories, Method, Rows, Training, to_rows
+from toa.estimators.methods import Family, ForecastRows, Histories, Method, Training, to_rows
 from toa.estimators.settings import ForecastSettings
 
 # how the method is named among the weights
@@ -80,7 +80,7 @@ class FittedAllColumns:
     deviations: Float64[np.ndarray, "s c"]
     reads_panel: bool = True
 
-    def forecast(self, histories: Histories) -> Rows:
+    def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
         panel = histories.panel
         assert panel is not None

@@ -7,7 +7,7 @@ detector has only its streams. A subclass defines:
     _kind = "guess"                            # name of the estimator in files
     _facts = ("threshold_",)                   # fitted attributes that JSON can hold
     def _state(self): return tensors, facts    # what else a file holds
-    def _restore_all(self, tensors, facts, where): ...
+    def _restore(self, tensors, facts, where): ...
     def run_sample(self, data, index): ...     # apply the model to one window or case
     def explain(self, data, index): ...        # what the network looked at in one window or case
     model_, architecture_, weights_, validation_, truncated_    # properties
@@ -162,7 +162,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             if not isinstance(parameters["values"], tuple | None):
                 raise ArgumentError("values", "be a list of columns", parameters["values"])
             estimator = cls(**parameters)
-            estimator._restore_all(saved.tensors, facts["fitted"], where)
+            estimator._restore(saved.tensors, facts["fitted"], where)
         except UNREADABLE as error:
             if isinstance(error, ValueError) and str(where) in str(error):
                 raise
@@ -179,7 +179,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Tensors by name, without those of the network, and JSON values, without `_facts`."""
 
     @abstractmethod
-    def _restore_all(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], where: str | Path) -> None:
+    def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], where: str | Path) -> None:
         """Set `fitted_` from what a file holds; raises an error for parts that do not fit one another.
 
         Args:

@@ -23,7 +23,7 @@ from toa.estimators.component_ridge import FEWEST_COLUMNS
 from toa.estimators.covariates import Covariates
 from toa.estimators.effort import EFFORTS, Ceiling, Effort
 from toa.estimators.files import tensors_under
-from toa.estimators.methods import Family, Histories, Method, Rows, Training
+from toa.estimators.methods import Family, ForecastRows, Histories, Method, Training
 from toa.estimators.network import (
     FittedNetwork,
     Inputs,
@@ -144,7 +144,7 @@ class FittedChannelNetwork:
     settings: ForecastSettings | None = None
     reads_panel: bool = True
 
-    def forecast(self, histories: Histories) -> Rows:
+    def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
         panel = histories.panel
         assert panel is not None

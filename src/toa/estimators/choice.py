@@ -21,7 +21,7 @@ from jaxtyping import Float64
 from toa.estimators.baselines import BASELINES, SEASONS_TO_TELL, has_season, repeat_season
 from toa.estimators.lag_methods import FittedBaseline, local_rows
 from toa.estimators.methods import FittedMethod, Histories, Training, Validated
-from toa.estimators.origins import ROUNDING, RollingOrigins, Series, align_series, series_scale
+from toa.estimators.origins import ROUNDING, RollingOrigins, SeriesList, align_series, series_scale
 from toa.estimators.weights import greedy_weights, weighted_mean
 
 # windows that the best baseline counts as in the weights
@@ -70,13 +70,13 @@ class Ensemble:
     seasonal: bool = False
 
     def predict(
-        self, series: Series, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None
+        self, series: SeriesList, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None
     ) -> Float64[np.ndarray, "n p"]:
         """Forecast after the end of each series; `others` has the forecasts of other methods with a weight."""
         members = self.members(series, self.weights) | dict(others or {})
         return _continue_exactly(series, self.season, weighted_mean(self.weights, members), members.get(_REGRESSION))
 
-    def members(self, series: Series, names: Iterable[str]) -> dict[str, np.ndarray]:
+    def members(self, series: SeriesList, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Forecasts (N, P) of those of the methods that are baselines or in `fitted`."""
         histories = Histories(values=series)
         forecasts: dict[str, np.ndarray] = {}
@@ -96,7 +96,7 @@ class Ensemble:
 
 
 def fit_ensemble(
-    series: Series, origins: RollingOrigins, validated: Mapping[str, Validated], training: Training
+    series: SeriesList, origins: RollingOrigins, validated: Mapping[str, Validated], training: Training
 ) -> tuple[Ensemble, Float64[np.ndarray, "w p"] | None]:
     """Choose weights at the origins, then fit the methods with a weight that read past values alone to all rows.
 
@@ -140,7 +140,7 @@ def fit_ensemble(
 
 def weigh_at(
     origins: RollingOrigins,
-    series: Series,
+    series: SeriesList,
     forecasts: Mapping[str, Float64[np.ndarray, "w p"]],
     scale: Float64[np.ndarray, " n"],
 ) -> tuple[dict[str, float], dict[str, float]]:
@@ -193,7 +193,9 @@ def choose_weights(
     return weights, {name: loss(member, 1.0) for name, member in members.items()}
 
 
-def _continue_exactly(series: Series, season: int, forecasts: np.ndarray, regression: np.ndarray | None) -> np.ndarray:
+def _continue_exactly(
+    series: SeriesList, season: int, forecasts: np.ndarray, regression: np.ndarray | None
+) -> np.ndarray:
     """The forecasts (N, P), in which a constant series keeps its value, and one that repeats its season repeats it.
 
     Where covariates move the forecast `regression` from the last season, the forecast is kept.

@@ -279,7 +279,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return classifier_state(self.fitted_)
 
-    def _restore_all(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], where: str | Path) -> None:
+    def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], where: str | Path) -> None:
         if "stack" not in facts:
             self.model = NETWORK
         self.fitted_ = restore_classifier(tensors, facts, self.settings_of_fit().network, where)

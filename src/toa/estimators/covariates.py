@@ -143,10 +143,11 @@ class Covariates:
         if (self.calendar is not None or self.holidays is not None) and not dated:
             raise ArgumentError("data", "have dates for calendar features", "none", "pass a frame")
         for index, rows in enumerate(panel.take(self.static)):
-            for place in np.flatnonzero(np.ptp(rows, axis=0)):
+            varying = np.flatnonzero(np.ptp(rows, axis=0))
+            if len(varying):
                 raise ArgumentError(
                     panel.label(index),
-                    f"have one value in the static column {self.static[place]!r}",
+                    f"have one value in the static column {self.static[varying[0]]!r}",
                     "several",
                     "name it as a covariate instead",
                 )

@@ -384,7 +384,7 @@ class AnomalyDetector(Estimator):
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return detector_state(self.fitted_)
 
-    def _restore_all(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], where: str | Path) -> None:
+    def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], where: str | Path) -> None:
         if "scorers" not in facts:
             # older files hold the network alone
             self.model = NETWORK

@@ -20,7 +20,7 @@ from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Ceiling
 from toa.estimators.methods import Histories, Training
 from toa.estimators.network import Inputs, fit_inputs
-from toa.estimators.origins import RollingOrigins, Series, align_series, series_scale
+from toa.estimators.origins import RollingOrigins, SeriesList, align_series, series_scale
 from toa.estimators.settings import ForecastSettings
 
 
@@ -35,7 +35,7 @@ class FitRows:
 
     panel: Panel
     columns: tuple[str, ...]
-    series: Series
+    series: SeriesList
     settings: ForecastSettings
     season: int
     ceiling: Ceiling
@@ -50,7 +50,7 @@ class FitRows:
         """All rows."""
         return self._training(self.series, self.panel)
 
-    def _training(self, series: Series, panel: Panel) -> Training:
+    def _training(self, series: SeriesList, panel: Panel) -> Training:
         return Training(
             history=align_series(series),
             season=self.season,

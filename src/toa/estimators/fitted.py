@@ -22,7 +22,7 @@ from toa.estimators.architecture import NETWORK, NO_NETWORK
 from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.intervals import Choice
 from toa.estimators.lag_methods import history_rows
-from toa.estimators.methods import FittedMethod, Histories, Rows, to_rows
+from toa.estimators.methods import FittedMethod, ForecastRows, Histories, to_rows
 from toa.estimators.network import FittedNetwork, Inputs, fit_scaler
 from toa.estimators.origins import series_scale
 from toa.estimators.regressions import FittedRegression
@@ -136,7 +136,7 @@ class FittedForecaster:
         places: Sequence[tuple[int, int]],
         ahead: Sequence[np.ndarray] | None = None,
         features: Sequence[np.ndarray] | None = None,
-    ) -> dict[str, Rows]:
+    ) -> dict[str, ForecastRows]:
         """Forecasts (N, P) of the methods that read the panel, by name.
 
         `features` are those of the rows of the panel, if they were computed before.

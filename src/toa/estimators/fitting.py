@@ -32,7 +32,7 @@ from toa.estimators.lag_methods import history_rows
 from toa.estimators.methods import FittedMethod, Histories, Training, Validated, validate
 from toa.estimators.network import FittedNetwork, Inputs, average_networks
 from toa.estimators.network_method import FittedNetworks, fit_alone
-from toa.estimators.origins import RollingOrigins, Series, series_scale
+from toa.estimators.origins import RollingOrigins, SeriesList, series_scale
 from toa.estimators.regressions import FittedRegression
 from toa.estimators.settings import ForecastSettings
 from toa.estimators.units import find_counts
@@ -125,7 +125,7 @@ def _add_seeds(
     training: Training,
     histories: Histories,
     origins: RollingOrigins,
-    series: Series,
+    series: SeriesList,
 ) -> dict[str, Validated]:
     """The validated methods, with networks of further seeds beside the network if it has a weight."""
     scale = series_scale(series, training.season)

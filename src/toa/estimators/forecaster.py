@@ -477,7 +477,7 @@ class Forecaster(Estimator):
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return forecaster_state(self.fitted_)
 
-    def _restore_all(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], where: str | Path) -> None:
+    def _restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], where: str | Path) -> None:
         if "choice" not in facts:
             self.model = NETWORK
         self._check_parameters()

@@ -27,7 +27,7 @@ from toa.estimators.error_scale import KINDS, ErrorScale
 from toa.estimators.families import FAMILIES
 from toa.estimators.files import tensors_under
 from toa.estimators.methods import FittedMethod
-from toa.estimators.origins import RollingOrigins, Series, series_scale
+from toa.estimators.origins import RollingOrigins, SeriesList, series_scale
 from toa.estimators.units import Prediction, conformal_width, find_counts
 from toa.estimators.weights import weighted_mean
 
@@ -207,7 +207,7 @@ def calibrate(
 
 def _interval_width(
     error: Float64[np.ndarray, "w p c"] | None,
-    series: Series,
+    series: SeriesList,
     ensemble: Ensemble,
     origins: RollingOrigins,
     columns: int,
@@ -234,7 +234,7 @@ def _interval_width(
     return wider
 
 
-def _difference_width(series: Series, season: int, horizon: int, level: float) -> Float64[np.ndarray, " p"] | None:
+def _difference_width(series: SeriesList, season: int, horizon: int, level: float) -> Float64[np.ndarray, " p"] | None:
     """Half of an interval of normal errors, in mean absolute seasonal differences; None with fewer than two of them.
 
     Errors add one seasonal difference per season of the horizon, as those of the seasonal naive forecast do (Hyndman
@@ -254,7 +254,7 @@ def _difference_width(series: Series, season: int, horizon: int, level: float) -
 def _choose_error_scale(
     plain: ErrorScale,
     missed: Float64[np.ndarray, "n p"],
-    series: Series,
+    series: SeriesList,
     origins: RollingOrigins,
     level: float,
 ) -> tuple[ErrorScale, Float64[np.ndarray, "w p c"]]:
@@ -371,7 +371,7 @@ def _usual_share(scale: np.ndarray, level: np.ndarray) -> float:
 
 
 def _short_growth(
-    ensemble: Ensemble, series: Series, origins: RollingOrigins, share: float, usual: float
+    ensemble: Ensemble, series: SeriesList, origins: RollingOrigins, share: float, usual: float
 ) -> Float64[np.ndarray, " n"]:
     """How many times larger the error in scales is for a series without windows than the `usual` error; 1 for others.
 

@@ -24,7 +24,8 @@ from torch import Tensor
 from toa._checks import ArgumentError, check_shape
 from toa.data.panel import Values
 
-Series = Float32[np.ndarray, "n c length"]
+# cases of one length
+CaseArray = Float32[np.ndarray, "n c length"]
 Features = Float32[np.ndarray, "n p"]
 
 # fewest steps that the kernels and their differences need
@@ -70,7 +71,7 @@ FULL = KernelSizes(kernels=6_250, groups=64)
 _LEAST = KernelSizes(kernels=_LEAST_KERNELS, groups=1)
 
 
-def align_cases(cases: Sequence[Values], length: int, *, pad: bool = False) -> Series:
+def align_cases(cases: Sequence[Values], length: int, *, pad: bool = False) -> CaseArray:
     """Cases (l, C) as one array; shorter ones get zeros behind, or are stretched, and all to at least ten steps."""
     steps = max(length, _LEAST_STEPS)
     aligned = np.empty((len(cases), cases[0].shape[1], steps), dtype=np.float32)
@@ -84,7 +85,7 @@ def align_cases(cases: Sequence[Values], length: int, *, pad: bool = False) -> S
     return aligned
 
 
-def statistics(series: Series, parts: int = 1) -> Features:
+def statistics(series: CaseArray, parts: int = 1) -> Features:
     """Mean, spread, extremes, quartiles, slope and roughness of each channel, in 1, 2, 4, … up to `parts` parts."""
     columns = []
     for part in np.array_split(series, min(parts, series.shape[2] // _LEAST_PART), axis=2):
@@ -95,13 +96,13 @@ def statistics(series: Series, parts: int = 1) -> Features:
     return features if parts == 1 else np.concatenate((statistics(series, parts // 2), features), axis=1)
 
 
-def local_means(series: Series) -> Features:
+def local_means(series: CaseArray) -> Features:
     """Means of up to 64 parts of each channel."""
     parts = np.array_split(series, min(_PARTS, series.shape[2]), axis=2)
     return np.concatenate([part.mean(2) for part in parts], axis=1)
 
 
-def spectrum(series: Series) -> Features:
+def spectrum(series: CaseArray) -> Features:
     """Logarithm of the amplitude in up to 16 bands of each channel, whose widths grow with the frequency."""
     amplitude = np.abs(np.fft.rfft(series, axis=2))[:, :, 1:]
     edges = np.unique(np.geomspace(1, amplitude.shape[2] + 1, _BANDS + 1).astype(int)) - 1
@@ -109,7 +110,7 @@ def spectrum(series: Series) -> Features:
     return np.concatenate(bands, axis=1).astype(np.float32)
 
 
-def covariances(series: Series) -> Features:
+def covariances(series: CaseArray) -> Features:
     """Matrix logarithm of the covariance of up to 32 channels, upper triangle."""
     centred = torch.from_numpy(series[:, :_COVARIANCES]).double()
     centred = centred - centred.mean(2, keepdim=True)
@@ -122,7 +123,7 @@ def covariances(series: Series) -> Features:
 
 
 # each is the base of a linear classifier
-FEATURES: Mapping[str, Callable[[Series], Features]] = {
+FEATURES: Mapping[str, Callable[[CaseArray], Features]] = {
     "statistics": statistics,
     "statistics of quarters": partial(statistics, parts=4),
     "statistics of eighths": partial(statistics, parts=8),
@@ -154,7 +155,7 @@ class KernelFeatures:
     @classmethod
     def fit(
         cls,
-        series: Series,
+        series: CaseArray,
         sizes: KernelSizes,
         *,
         seed: int,
@@ -168,7 +169,7 @@ class KernelFeatures:
             drawn = _draw(series, sizes.reduced() if is_large else sizes, seed)
             return drawn, drawn.transform(series)
 
-    def transform(self, series: Series) -> Features:
+    def transform(self, series: CaseArray) -> Features:
         """Features (n, P), block by block."""
         blocks = []
         with _process_state_kept():
@@ -232,7 +233,7 @@ def compile_kernels() -> None:
     _draw(zeros, FULL.reduced(), 0).transform(zeros)
 
 
-def _draw(series: Series, sizes: KernelSizes, seed: int) -> KernelFeatures:
+def _draw(series: CaseArray, sizes: KernelSizes, seed: int) -> KernelFeatures:
     """Kernels from the seed; only the biases of MultiRocket depend on the series."""
     # imported on use: aeon takes seconds to import
     from aeon.transformations.collection.convolution_based import HydraTransformer, MultiRocket
@@ -245,7 +246,7 @@ def _draw(series: Series, sizes: KernelSizes, seed: int) -> KernelFeatures:
     return KernelFeatures(shape=series.shape[1:], sizes=sizes, seed=seed, rocket=rocket, hydra=hydra)
 
 
-def _several_channels(series: Series) -> Series:
+def _several_channels(series: CaseArray) -> CaseArray:
     """A single channel twice: aeon has other functions for one channel, which would have to be compiled too."""
     return np.repeat(series, 2, axis=1) if series.shape[1] == 1 else series
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from toa.estimators.baselines import BASELINES, LinearModel, align_histories
 from toa.estimators.boosting import MOST_LAGS, USUAL_TREES, BoostedTrees
 from toa.estimators.effort import Ceiling
-from toa.estimators.methods import Family, Histories, Method, Rows, Training
-from toa.estimators.origins import LOCAL_ROWS, MOST_VALUES, Series
+from toa.estimators.methods import Family, ForecastRows, Histories, Method, Training
+from toa.estimators.origins import LOCAL_ROWS, MOST_VALUES, SeriesList
 from toa.estimators.settings import ForecastSettings
 
 # rows that methods of a single series read at most
@@ -46,7 +46,7 @@ class FittedBaseline:
     horizon: int
     reads_panel: bool = False
 
-    def forecast(self, histories: Histories) -> Rows:
+    def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
         baseline = partial(BASELINES[self.name], season=self.season, horizon=self.horizon)
         return forecast_in_blocks(baseline, histories.values, local_rows(self.season))
@@ -111,7 +111,7 @@ class FittedLinear:
     model: LinearModel
     reads_panel: bool = False
 
-    def forecast(self, histories: Histories) -> Rows:
+    def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
         return forecast_in_blocks(self.model.predict, histories.values, len(self.model.weights) - 1)
 
@@ -174,7 +174,7 @@ class FittedTrees:
     horizon: int
     reads_panel: bool = False
 
-    def forecast(self, histories: Histories) -> Rows:
+    def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
         predict = partial(self.trees.predict, horizon=self.horizon)
         return forecast_in_blocks(predict, histories.values, MOST_LAGS, _TREE_VALUES)
@@ -204,8 +204,8 @@ class Trees(Family):
 
 
 def forecast_in_blocks(
-    predict: Callable[[np.ndarray], np.ndarray], histories: Series, rows: int, values: int = MOST_VALUES
-) -> Rows:
+    predict: Callable[[np.ndarray], np.ndarray], histories: SeriesList, rows: int, values: int = MOST_VALUES
+) -> ForecastRows:
     """Forecasts (N, P) after the last `rows` of the histories, in blocks of at most this number of values."""
     size = max(1, values // rows)
     blocks = [histories[start : start + size] for start in range(0, len(histories), size)]

@@ -20,7 +20,7 @@ from typing import Protocol
 from toa.data.panel import Panel, Values
 from toa.data.splits import StandardScaler, check_standardised
 from toa.estimators.effort import Effort
-from toa.estimators.kernels import Series, align_cases
+from toa.estimators.kernels import CaseArray, align_cases
 from toa.estimators.probabilities import Codes, Folds, HeldOut, Probabilities, log_loss
 from toa.training.loop import TrainingStopped
 
@@ -52,7 +52,7 @@ class ScaledCases:
         return len(self.values)
 
     @cached_property
-    def series(self) -> Series:
+    def series(self) -> CaseArray:
         """All cases with one length, as one array."""
         return align_cases(self.values, self.length, pad=self.padded)
 

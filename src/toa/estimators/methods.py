@@ -22,12 +22,13 @@ from torch import Tensor
 from toa.data.panel import Panel
 from toa.estimators.baselines import History
 from toa.estimators.effort import Ceiling, Effort
-from toa.estimators.origins import Series
+from toa.estimators.origins import SeriesList
 
 if TYPE_CHECKING:
     from toa.estimators.settings import ForecastSettings
 
-Rows = Float64[np.ndarray, "n p"]
+# forecasts, one row per window and column
+ForecastRows = Float64[np.ndarray, "n p"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -44,7 +45,7 @@ class Histories:
         ahead: Features (P, F) of the forecast steps of each window; None takes those of the panel.
     """
 
-    values: Series
+    values: SeriesList
     panel: Panel | None = None
     columns: tuple[str, ...] = ()
     places: Sequence[tuple[int, int]] = ()
@@ -89,7 +90,7 @@ class FittedMethod(Protocol):
         """Whether it reads the panel and the features of histories, not their values alone."""
 
     @abstractmethod
-    def forecast(self, histories: Histories) -> Rows:
+    def forecast(self, histories: Histories) -> ForecastRows:
         """Forecasts (N, P), one row per window and column."""
 
     @abstractmethod
@@ -140,7 +141,7 @@ class Validated:
     """A method that was fitted to the rows before the origins, and its forecasts (N, P) there."""
 
     fitted: FittedMethod
-    forecasts: Rows
+    forecasts: ForecastRows
 
 
 def validate(methods: Mapping[str, Method], training: Training, histories: Histories) -> dict[str, Validated]:
@@ -159,11 +160,11 @@ def validate(methods: Mapping[str, Method], training: Training, histories: Histo
     return validated
 
 
-def to_rows(parts: Float64[np.ndarray, "w p c"]) -> Rows:
+def to_rows(parts: Float64[np.ndarray, "w p c"]) -> ForecastRows:
     """A row per window and column."""
     return np.ascontiguousarray(parts.transpose(0, 2, 1)).reshape(-1, parts.shape[1])
 
 
-def from_rows(rows: Rows, columns: int) -> Float64[np.ndarray, "w p c"]:
+def from_rows(rows: ForecastRows, columns: int) -> Float64[np.ndarray, "w p c"]:
     """The opposite of `to_rows`."""
     return rows.reshape(-1, columns, rows.shape[1]).transpose(0, 2, 1)

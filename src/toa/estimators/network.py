@@ -24,7 +24,7 @@ from toa.estimators import sizes
 from toa.estimators.architecture import attention_spec, train_task
 from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Effort
-from toa.estimators.methods import Histories, Rows, to_rows
+from toa.estimators.methods import ForecastRows, Histories, to_rows
 from toa.estimators.origins import series_scale
 from toa.estimators.settings import ForecastSettings, NetworkSpec
 from toa.estimators.units import MeanModel, Prediction, UnitsModel, conformal_width, join_batches, spread
@@ -159,7 +159,7 @@ class FittedNetwork:
             parts.append(model.predict(rows, owners[start : start + size], before, after))
         return join_batches(parts)
 
-    def forecast(self, histories: Histories) -> Rows:
+    def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
         assert histories.panel is not None
         prediction = self.predict(histories.panel, histories.places, histories.ahead)

@@ -15,7 +15,7 @@ import numpy as np
 from toa.data.panel import Panel
 from toa.estimators.architecture import NETWORK
 from toa.estimators.effort import Ceiling
-from toa.estimators.methods import Family, Histories, Method, Rows, Training
+from toa.estimators.methods import Family, ForecastRows, Histories, Method, Training
 from toa.estimators.network import (
     FittedNetwork,
     NetworkPlan,
@@ -85,7 +85,7 @@ class FittedNetworks:
     networks: tuple[FittedNetwork, ...]
     reads_panel: bool = True
 
-    def forecast(self, histories: Histories) -> Rows:
+    def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
         return average_networks(self.networks).forecast(histories)
 
@@ -101,8 +101,8 @@ class FittedNetworks:
         )
 
     def add_seeds(
-        self, training: Training, histories: Histories, forecasts: Rows, error: Callable[[np.ndarray], float]
-    ) -> tuple["FittedNetworks", Rows]:
+        self, training: Training, histories: Histories, forecasts: ForecastRows, error: Callable[[np.ndarray], float]
+    ) -> tuple["FittedNetworks", ForecastRows]:
         """These networks and those of further seeds, and their mean forecasts (N, P) at the origins.
 
         `forecasts` are those of the first network. One that raises the error of the mean is left out and ends the

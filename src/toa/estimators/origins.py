@@ -18,7 +18,8 @@ from toa.estimators.baselines import History, align_histories
 from toa.estimators.effort import EFFORTS
 from toa.training.metrics import seasonal_error
 
-Series = Sequence[Float64[np.ndarray, " _"]]
+# values of series of any length, each of one column
+SeriesList = Sequence[Float64[np.ndarray, " _"]]
 
 # windows to validate on that are enough to choose weights
 _ENOUGH_WINDOWS = 400
@@ -119,7 +120,7 @@ class RollingOrigins:
         firsts = np.asarray(lengths)[self.series] - self.back
         return list(zip(self.series.tolist(), firsts.tolist(), strict=True))
 
-    def earlier(self, series: Series) -> list[np.ndarray]:
+    def earlier(self, series: SeriesList) -> list[np.ndarray]:
         """The rows before the first origin of each series that has one, as they were known then."""
         return [
             self._rows_before(values, index, len(values) - held)
@@ -135,14 +136,14 @@ class RollingOrigins:
         gap = int(self.filled[index][:end][::-1].argmin())
         return np.append(before[: end - gap], np.full(gap, before[end - gap - 1])) if gap else before
 
-    def histories(self, series: Series) -> list[np.ndarray]:
+    def histories(self, series: SeriesList) -> list[np.ndarray]:
         """Values before the origin of each window, at least one, as they were known then."""
         return [
             self._rows_before(series[index], index, max(1, len(series[index]) - back))
             for index, back in zip(self.series.tolist(), self.back.tolist(), strict=True)
         ]
 
-    def actual(self, series: Series) -> Float64[np.ndarray, "w p"]:
+    def actual(self, series: SeriesList) -> Float64[np.ndarray, "w p"]:
         """Values (W, P) after the origins; NaN where the data have none, and in windows that do not count."""
         actual = np.full((len(self), self.horizon), np.nan)
         for row, (index, back) in enumerate(zip(self.series.tolist(), self.back.tolist(), strict=True)):
@@ -153,12 +154,12 @@ class RollingOrigins:
         return actual
 
 
-def align_series(series: Series) -> History:
+def align_series(series: SeriesList) -> History:
     """The last values of the series at the end of the rows of one array, NaN before them."""
     return align_histories(series, max(LOCAL_ROWS, MOST_VALUES // len(series)))
 
 
-def series_scale(series: Series, season: int) -> Float64[np.ndarray, " n"]:
+def series_scale(series: SeriesList, season: int) -> Float64[np.ndarray, " n"]:
     """Seasonal error of each series; of its steps, if it has less than two seasons; 0 if it is only rounding."""
     history = align_series(series)
     if history.shape[1] < 2:

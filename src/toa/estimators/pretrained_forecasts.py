@@ -15,7 +15,7 @@ from jaxtyping import Float64
 
 from toa._checks import ArgumentError, check_at_least, check_at_most, check_count
 from toa.estimators.baselines import History, align_histories
-from toa.estimators.origins import Series
+from toa.estimators.origins import SeriesList
 from toa.models.pretrained import PretrainedForecaster
 
 Quantiles = Float64[np.ndarray, "n p q"]
@@ -53,7 +53,7 @@ PLAIN = InferenceOptions()
 
 def forecast_quantiles(
     model: PretrainedForecaster,
-    series: Series,
+    series: SeriesList,
     horizon: int,
     *,
     season: int = 1,
@@ -83,7 +83,7 @@ def check_horizon(model: PretrainedForecaster, horizon: int) -> None:
 
 
 def _forecast_block(
-    model: PretrainedForecaster, series: Series, horizon: int, season: int, options: InferenceOptions
+    model: PretrainedForecaster, series: SeriesList, horizon: int, season: int, options: InferenceOptions
 ) -> Quantiles:
     """Forecasts of series that are computed together."""
     factor = _resampling(model, horizon, season, options)

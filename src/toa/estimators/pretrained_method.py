@@ -15,7 +15,7 @@ from torch import Tensor
 
 from toa.estimators.effort import Ceiling
 from toa.estimators.lag_methods import history_rows
-from toa.estimators.methods import Family, FittedMethod, Histories, Method, Rows, Training
+from toa.estimators.methods import Family, FittedMethod, ForecastRows, Histories, Method, Training
 from toa.estimators.pretrained_forecasts import forecast_quantiles
 from toa.estimators.settings import ForecastSettings
 from toa.estimators.zero_shot_tables import load_pretrained
@@ -55,13 +55,13 @@ class FittedPretrained:
     horizon: int
     reads_panel: bool = False
 
-    def forecast(self, histories: Histories) -> Rows:
+    def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`; the median."""
         # as many rows as forecasts of the fitted forecaster have
         rows = history_rows(self.season, self.horizon)
         series = [values[-rows:] for values in histories.values]
         quantiles = forecast_quantiles(self.model, series, self.horizon, season=self.season)
-        median: Rows = quantiles[..., self.model.config.quantiles.index(0.5)]
+        median: ForecastRows = quantiles[..., self.model.config.quantiles.index(0.5)]
         return median
 
     def refit(self, training: Training) -> "FittedPretrained":

@@ -10,7 +10,8 @@ from torch.nn.functional import cross_entropy
 
 Codes = Int64[np.ndarray, " n"]
 Folds = Int64[np.ndarray, " n"]
-Scores = Float64[np.ndarray, "n k"]
+# numbers whose softmax are probabilities
+ClassScores = Float64[np.ndarray, "n k"]
 Probabilities = Float64[np.ndarray, "n k"]
 # of each case for each fold, made without the cases of this fold; the last entry leaves out each case by itself
 HeldOut = Float64[np.ndarray, "entries n k"]
@@ -33,12 +34,12 @@ def accuracy(probabilities: Probabilities, codes: Codes) -> float:
     return float((probabilities.argmax(1) == codes).mean())
 
 
-def softmax(scores: Scores) -> Probabilities:
+def softmax(scores: ClassScores) -> Probabilities:
     """Probabilities of scores."""
     return torch.from_numpy(np.ascontiguousarray(scores)).softmax(1).numpy()
 
 
-def logarithm(probabilities: Probabilities) -> Scores:
+def logarithm(probabilities: Probabilities) -> ClassScores:
     """Scores of probabilities."""
     return np.log(np.maximum(probabilities, _LEAST))
 
@@ -55,7 +56,7 @@ def stratified_folds(codes: Codes, number: int, seed: int) -> Folds:
     return folds
 
 
-def choose_factor(scores: Scores, codes: Codes) -> float:
+def choose_factor(scores: ClassScores, codes: Codes) -> float:
     """Factor of the scores (1 / temperature) whose softmax has the lowest log loss.
 
     As in Platt's calibration, the target of the true class is a little below 1, so that few cases without an error do

@@ -16,7 +16,7 @@ from toa.data.panel import Panel
 from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories
 from toa.estimators.effort import Ceiling
 from toa.estimators.lag_methods import history_rows
-from toa.estimators.methods import Family, Histories, Method, Rows, Training, to_rows
+from toa.estimators.methods import Family, ForecastRows, Histories, Method, Training, to_rows
 from toa.estimators.settings import ForecastSettings
 
 # strength of the ridge of the effect, per row
@@ -33,7 +33,7 @@ class FittedRegression:
     horizon: int
     reads_panel: bool = True
 
-    def forecast(self, histories: Histories) -> Rows:
+    def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
         panel = histories.panel
         scale = histories.scale

@@ -18,11 +18,11 @@ from torch import Tensor
 from toa._checks import check_shape
 from toa.estimators.kernels import Features
 from toa.estimators.probabilities import (
+    ClassScores,
     Codes,
     Folds,
     HeldOut,
     Probabilities,
-    Scores,
     choose_factor,
     log_loss,
     softmax,
@@ -100,7 +100,7 @@ class RidgeChoice(NamedTuple):
 
     penalty: float
     factor: float
-    scores: Scores
+    scores: ClassScores
 
 
 def rotate(x: Float32[Tensor, "n p"]) -> Float64[Tensor, "n r"]:

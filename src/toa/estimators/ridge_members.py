@@ -11,7 +11,7 @@ from torch import Tensor
 
 from toa._checks import check_shape
 from toa.estimators.files import tensors_under
-from toa.estimators.kernels import FEATURES, Features, KernelFeatures, KernelSizes, Series
+from toa.estimators.kernels import FEATURES, CaseArray, Features, KernelFeatures, KernelSizes
 from toa.estimators.members import CaseTraining, ScaledCases, ValidatedMember
 from toa.estimators.probabilities import Probabilities
 from toa.estimators.ridge import RidgeHead
@@ -25,7 +25,7 @@ RIDGE_MEMBERS = (KERNELS, *FEATURES)
 class CaseFeatures(Protocol):
     """Features of aligned cases."""
 
-    def transform(self, series: Series) -> Features:
+    def transform(self, series: CaseArray) -> Features:
         """Features (n, P)."""
 
 
@@ -35,7 +35,7 @@ class SimpleFeatures:
 
     name: str
 
-    def transform(self, series: Series) -> Features:
+    def transform(self, series: CaseArray) -> Features:
         """See `CaseFeatures`."""
         return FEATURES[self.name](series)
 
@@ -95,7 +95,7 @@ def ridge_state(name: str, member: FittedRidge) -> tuple[dict[str, Tensor], dict
 
 
 def restore_ridge(
-    name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], sample: Series, classes: int
+    name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], sample: CaseArray, classes: int
 ) -> FittedRidge:
     """The member of a file.
 

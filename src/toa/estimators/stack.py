@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool
 
 from toa._checks import check_choice, check_shares
-from toa.estimators.kernels import Series
+from toa.estimators.kernels import CaseArray
 from toa.estimators.probabilities import (
     Codes,
     Folds,
@@ -131,7 +131,7 @@ class Stack:
         return [f"{word} {', '.join(listed)}" for word, listed in names.items() if listed]
 
 
-def baseline_accuracies(series: Series, codes: Codes, *, seed: int) -> dict[str, float]:
+def baseline_accuracies(series: CaseArray, codes: Codes, *, seed: int) -> dict[str, float]:
     """Accuracy of simple baselines: the most frequent class of all cases, and the class of the nearest other case.
 
     The first is a constant, so a case is not left out of it: without a case, its own class would be rarer. Of many

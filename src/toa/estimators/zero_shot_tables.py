@@ -21,7 +21,7 @@ from toa._checks import ArgumentError, check_count, check_positive, check_seed
 from toa.data.frames import check_results, forecast_names, read_panel, write_forecast
 from toa.data.frequency import Frequency, season_of
 from toa.data.panel import Panel
-from toa.estimators.origins import Series
+from toa.estimators.origins import SeriesList
 from toa.estimators.pretrained_forecasts import (
     PLAIN,
     InferenceOptions,
@@ -276,7 +276,9 @@ def fine_tune(
 class UserWindows:
     """Random windows of series, from the seed and the step alone; the part beyond a series is missing."""
 
-    def __init__(self, series: Series, model: PretrainedForecaster, horizon: int, batch_size: int, seed: int) -> None:
+    def __init__(
+        self, series: SeriesList, model: PretrainedForecaster, horizon: int, batch_size: int, seed: int
+    ) -> None:
         self._series = series
         self._context = model.config.context
         self._length = model.config.context + model.config.horizon
@@ -298,7 +300,7 @@ class UserWindows:
         return torch.from_numpy(windows).float()
 
 
-def held_out_loss(model: PretrainedForecaster, series: Series, horizon: int) -> float:
+def held_out_loss(model: PretrainedForecaster, series: SeriesList, horizon: int) -> float:
     """Mean pinball loss of the last `horizon` values, in units of their mean distance from the value before them."""
     long_enough = [values for values in series if len(values) > horizon]
     quantiles = forecast_quantiles(model, [values[:-horizon] for values in long_enough], horizon)
