@@ -44,7 +44,7 @@ _REMAINING_WORK = 2.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Split:
+class TrainAndHeld:
     """Rows of series to train on, and held-out ends; a series that is too short for both parts only trains."""
 
     train: Sequence[Series]
@@ -101,7 +101,7 @@ def fit_detector(panel: Panel, settings: DetectorSettings, ceiling: Ceiling, *, 
     )
 
 
-def split_series(series: Sequence[Series], window: int, share: float) -> Split:
+def split_series(series: Sequence[Series], window: int, share: float) -> TrainAndHeld:
     """Hold out the end of each series, at least a window."""
     train = []
     held = []
@@ -110,10 +110,10 @@ def split_series(series: Sequence[Series], window: int, share: float) -> Split:
         train.append(values[:border] if border >= window else values)
         if border >= window:
             held.append(values[border:])
-    return Split(train, held)
+    return TrainAndHeld(train, held)
 
 
-def fit_methods(split: Split, settings: DetectorSettings, shape: WindowShape, ceiling: Ceiling) -> Methods:
+def fit_methods(split: TrainAndHeld, settings: DetectorSettings, shape: WindowShape, ceiling: Ceiling) -> Methods:
     """Fit the network and the baselines to the rows to train on; for "auto", make their scores comparable."""
     if settings.model == NETWORK:
         network = _fit_network(split, settings, shape, ceiling, needed=True)
@@ -126,7 +126,7 @@ def fit_methods(split: Split, settings: DetectorSettings, shape: WindowShape, ce
 
 
 def _combine(
-    score: DetectorScore, split: Split, settings: DetectorSettings, shape: WindowShape, ceiling: Ceiling
+    score: DetectorScore, split: TrainAndHeld, settings: DetectorSettings, shape: WindowShape, ceiling: Ceiling
 ) -> Methods:
     """Add the network, and choose methods by the anomalies that they find among those injected into held-out rows."""
     window = shape.rows
@@ -137,7 +137,7 @@ def _combine(
     anomalous_rows = [values.astype(np.float32) for values, _ in changed]
     normal = _member_scores(score, score.baselines, held)
     anomalous = _member_scores(score, score.baselines, anomalous_rows)
-    network = _fit_network(Split(split.train, held), settings, shape, ceiling, needed=False)
+    network = _fit_network(TrainAndHeld(split.train, held), settings, shape, ceiling, needed=False)
     if network is not None:
         score = replace(score, network=network)
         normal |= _member_scores(score, [NETWORK], held)
@@ -164,7 +164,7 @@ def _fit_baselines(series: Sequence[Series], settings: DetectorSettings, shape: 
 
 
 def _fit_network(
-    split: Split, settings: DetectorSettings, shape: WindowShape, ceiling: Ceiling, *, needed: bool
+    split: TrainAndHeld, settings: DetectorSettings, shape: WindowShape, ceiling: Ceiling, *, needed: bool
 ) -> FittedReconstruction | None:
     """Train the network; None if that is too much work or takes too long, and it is not `needed`."""
     plan = plan_reconstruction(split.train, split.held, settings.network, shape)
