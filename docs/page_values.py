@@ -8,7 +8,7 @@ import classification_tables
 import demixing_tables
 import forecasting_tables
 import stored_results
-from performance_tables import read
+from performance_tables import cost_records, read
 from repeat_tables import DUET_RUNS, duet_gain, read_repeats, repeated_pairs
 from stored_results import (
     RECIPE_SETS,
@@ -20,6 +20,7 @@ from stored_results import (
     stored_records,
 )
 from toa.report.tables import signed
+from toa_paper.report.costs import attention_costs, step_ratio
 from toa_paper.report.evidence import read_evidence
 
 # data sets with the fewest rows
@@ -150,14 +151,16 @@ def latest_epoch() -> str:
     return str(max(record["best_epoch"] for record in records if record["config"]["backbone"] == "patchtst"))
 
 
-def step_ratio(name: str, other: str, file: str = "training_step", case: str = "") -> str:
-    """Time of a training step over that of another system: one case, or the least and the greatest."""
-    rows = [row["systems"] for row in read(f"{file}.json")["rows"] if row["name"].startswith(case)]
-    times = [(row[name], row[other]) for row in rows]
-    # against the peer a record has the median over turns
-    key = "time_over_peer"
-    ratios = sorted(a[key] if other == "peer" else a["milliseconds"] / b["milliseconds"] for a, b in times)
-    return " to ".join(f"{ratio:.2f}" for ratio in dict.fromkeys((ratios[0], ratios[-1])))
+def cpu_step(name: str, other: str, case: str) -> str:
+    """Time of a training step on a CPU over that of another system."""
+    (systems,) = (row["systems"] for row in read("training_step_cpu.json")["rows"] if row["name"].startswith(case))
+    return f"{step_ratio(systems[name], systems[other]).ratio:.2f}"
+
+
+def attention_cost(attention: str) -> str:
+    """Time of a step with an attention over one with softmax: the least and the greatest of all cases."""
+    ratios = [cost.ratio for (_, name), cost in attention_costs(cost_records()).items() if name == attention]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 def two_axis_step() -> str:
@@ -174,8 +177,9 @@ def primitive_sizes() -> str:
 
 
 def steps_measured() -> str:
-    """Number of timed steps."""
-    return str(read("training_step.json")["settings"]["steps"])
+    """Number of timed steps of each system."""
+    settings = read("training_step.json")["settings"]
+    return str(settings["steps"] * settings["rounds"])
 
 
 def run_seconds(name: str) -> str:
@@ -227,8 +231,8 @@ VALUES: Mapping[str, Callable[[], str]] = {
     "primitive-sizes": primitive_sizes,
     "step-count": steps_measured,
     "two-axis-step": two_axis_step,
-    "gated-over-softmax": partial(step_ratio, "toa-gated", "softmax"),
-    "cpu-patchtst-128": partial(step_ratio, "toa-gated", "peer", "training_step_cpu", "patchtst-128"),
-    "cpu-patchtst-16": partial(step_ratio, "toa-gated", "peer", "training_step_cpu", "patchtst-16"),
+    **{f"cost-{name}": partial(attention_cost, name) for name in ("toa-softmax", "toa-relu", "toa-gated")},
+    "cpu-patchtst-128": partial(cpu_step, "toa-gated", "peer", "patchtst-128"),
+    "cpu-patchtst-16": partial(cpu_step, "toa-gated", "peer", "patchtst-16"),
     "first-run": partial(run_seconds, "ours, toa-gated, first run"),
 }

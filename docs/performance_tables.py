@@ -10,6 +10,7 @@ from toa.report.tables import markdown_table
 from toa_bench.tables import (
     TableRows,
     complete_run,
+    costs,
     efficiency,
     growth,
     kernel_gains,
@@ -20,6 +21,7 @@ from toa_bench.tables import (
     steps,
     variants,
 )
+from toa_paper.report.costs import attention_costs, step_ratio
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results" / "performance"
@@ -30,26 +32,32 @@ def table(titles: Iterable[str], rows: Iterable[Iterable[str]], left: int = 1) -
     return "\n".join(markdown_table([list(titles), *map(list, rows)], left=left))
 
 
+# training steps of the README: the case, and how it is called there
+SUMMARY_CASES = {
+    "patchtst-128": "training step, PatchTST, 7 channels",
+    "itransformer-256": "training step, iTransformer, 7 channels",
+    "itransformer-512": "training step, iTransformer, 862 channels",
+}
+
+
+def cost_records(folder: Path = RECORDS) -> list[Record]:
+    """The records of what an attention costs; a case in both counts in the first."""
+    return [read(f"{name}.json", folder) for name in ("training_step", "efficiency")]
+
+
 def speed_summary(folder: Path = RECORDS) -> str:
-    """The README's table: the primitive, training steps and a complete run, each beside what it is compared with."""
-    records = {name: read(f"{name}.json", folder) for name in ("operator_attention", "training_step", "training_run")}
-    rows = []
-    by_name = {row["name"]: row for row in records["operator_attention"]["rows"] if row["tokens"] == 4096}
+    """The README's table: time over our own softmax first, then over the compiled peer with softmax."""
+    by_name = {row["name"]: row for row in read("operator_attention.json", folder)["rows"] if row["tokens"] == 4096}
     base = by_name["sdpa"]["cost"]["graph_ms"]
-    for name, title in (("relu", "ReLU"), ("gated", "gated")):
-        cost = by_name[f"{name} triton"]["cost"]["graph_ms"]
-        shown = [f"{cost:.2f} ms", f"{base:.2f} ms", number(cost / base)]
-        rows.append([f"{title} operator attention, 4,096 tokens, bfloat16", "softmax (SDPA)", *shown])
-    steps_of = {row["name"]: row["systems"] for row in records["training_step"]["rows"]}
-    for case, title in (("patchtst-128", "PatchTST"), ("itransformer-256", "iTransformer")):
-        ours, peer = steps_of[case]["toa-gated"], steps_of[case]["peer-compiled"]
-        shown = [f"{ours['milliseconds']:.2f} ms", f"{peer['milliseconds']:.2f} ms", number(ours["time_over_compiled"])]
-        rows.append([f"{title} training step, TOA-Gated", "Time-Series-Library, softmax, compiled", *shown])
-    runs = records["training_run"]["runs"]
-    ours, peer = (runs[name]["run_s"] for name in ("ours, toa-gated", "peer, softmax"))
-    shown = [f"{ours:.1f} s", f"{peer:.1f} s", number(ours / peer)]
-    rows.append(["PatchTST run on ETTh1, 10 epochs, TOA-Gated", "Time-Series-Library, softmax", *shown])
-    return table(["one H200", "compared with", "toa", "theirs", "ratio"], rows, left=2)
+    of_function = [number(by_name[f"{name} triton"]["cost"]["graph_ms"] / base) for name in ("relu", "gated")]
+    rows = [["attention alone, 4,096 tokens, bfloat16; softmax: SDPA", *of_function, ""]]
+    ratios = attention_costs(cost_records(folder))
+    steps_of = {row["name"]: row["systems"] for row in read("training_step.json", folder)["rows"]}
+    for case, title in SUMMARY_CASES.items():
+        over_peer = step_ratio(steps_of[case]["toa-gated"], steps_of[case]["peer-compiled"])
+        rows.append([title, *(str(ratios[case, name]) for name in ("toa-relu", "toa-gated")), str(over_peer)])
+    titles = ["TOA-ReLU / softmax", "TOA-Gated / softmax", "TOA-Gated / softmax of the compiled peer"]
+    return table(["time on one H200", *titles], rows)
 
 
 def cases(record: Record) -> TableRows:
@@ -120,13 +128,23 @@ def performance_table(name: str, folder: Path = RECORDS) -> str:
     elif make is kernel_gains:
         left = 2
     parts = ["\n".join(markdown_table(make(joined), left=left))]
-    for record in records:
-        origin = f"{record['device']}, PyTorch {record['versions']['torch']}, commit {record['commit']}"
-        parts.append(f"{origin}: `{record['command']}`")
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *map(origin, records)])
+
+
+def origin(record: Record) -> str:
+    """Device, version, commit and command of a record."""
+    where = f"{record['device']}, PyTorch {record['versions']['torch']}, commit {record['commit']}"
+    return f"{where}: `{record['command']}`"
+
+
+def cost_table(folder: Path = RECORDS) -> str:
+    """What each attention costs in a training step, and where the numbers come from."""
+    records = cost_records(folder)
+    return "\n\n".join(["\n".join(markdown_table(costs(*records))), *map(origin, records)])
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "speed-summary": speed_summary,
+    "costs": cost_table,
     **{name: partial(performance_table, name) for name in MEASUREMENTS},
 }

@@ -127,9 +127,12 @@ def test_steps_stand_beside_their_aims():
     case["model"] = {"embed_dim": 2, "ff_dim": 4, "num_layers": 1}
     system = {"backend": "triton", "milliseconds": 1.0, "time_over_peer": 0.4, "time_over_compiled": 0.8}
     system |= {"peak_memory": 2**20, "memory_over_peer": 0.5}
-    systems = {"toa-gated": system, "toa-relu": {"refused": "wrong"}}
+    system |= {"tenth": 0.9, "ninetieth": 1.1}
+    base = system | {"milliseconds": 2.0, "tenth": 1.8, "ninetieth": 2.2}
+    systems = {"softmax": base, "toa-gated": system, "toa-relu": {"refused": "wrong"}}
     made = "\n".join(markdown_table(steps({"rows": [{"name": "patchtst-128", "case": case, "systems": systems}]})))
-    assert "| patchtst-128 | toa-gated | triton | 1.00 | 0.400 | 0.800 | 0.75 | 1 | 0.50 | 0.0 |" in made
+    ratios = "0.50 (0.41 to 0.61) | 0.800 | 0.75 | 0.400"
+    assert f"| patchtst-128 | toa-gated | triton | 1.00 | {ratios} | 1 | 0.50 | 0.0 |" in made
     assert "| patchtst-128 | toa-relu | refused |" in made
     # three tokens: patches and head; six square and two wide linear maps; twenty products per head
     ends = 16 * 2 * 3 + 3 * 2 * 96
@@ -153,12 +156,55 @@ def test_a_table_of_several_records_has_all_their_rows_and_commands(tmp_path):
 
 
 def test_a_row_of_the_papers_table_stands_beside_the_peers_model(tmp_path):
-    cost = {"milliseconds": 0.5, "peak_memory": 2**21, "parameters": 12345}
-    row = cost | {"name": "patchtst/toa-gated", "config": {"backbone": "patchtst"}, "published_ms": 18.88}
+    cost = {"milliseconds": 0.5, "tenth": 0.4, "ninetieth": 0.6, "peak_memory": 2**21, "parameters": 12345}
+    row = cost | {"name": "patchtst/toa-gated", "config": {"backbone": "patchtst"}}
+    base = row | {"name": "patchtst/softmax", "milliseconds": 0.25, "tenth": 0.2, "ninetieth": 0.32}
     peer = {"patchtst": {"milliseconds": 4.0, "peak_memory": 2**22}}
-    (tmp_path / "efficiency.json").write_text(json.dumps({"rows": [row], "peer": peer, **WHERE}))
+    (tmp_path / "efficiency.json").write_text(json.dumps({"rows": [base, row], "peer": peer, **WHERE}))
     made = performance_tables.performance_table("efficiency", tmp_path)
-    assert "| patchtst/toa-gated | 0.50 | 4.00 | 0.125 | 2 | 4 | 12,345 | 18.88 |" in made
+    # of the paper's times, 18.88 and 10.57 ms by its own programs, only the ratio
+    assert "| patchtst/toa-gated | 0.50 | 2.00 (1.25 to 3.00) | 1.79 | 4.00 | 0.125 | 2 | 4 | 12,345 |" in made
+    assert "| patchtst/softmax | 0.25 |  |  | 4.00 | 0.062 | 2 | 4 | 12,345 |" in made
+    assert "18.88" not in made
+
+
+def generated(page: str, name: str) -> str:
+    """What stands on a page under the name of a table or a value."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (content,) = re.findall(rf"<!-- (?:generated|value): {name} -->(.*?)<!-- end -->", text, re.DOTALL)
+    return str(content)
+
+
+def cells_of(table: str) -> dict[str, list[str]]:
+    """Rows of a Markdown table by their first cell."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_all_pages_state_one_number_for_what_an_attention_costs():
+    # the table of all cases, as a reader sees it
+    costs = cells_of(generated("results/tables/speed-step.md", "costs"))
+    names = [title.removesuffix(" / softmax") for title in costs.pop("case")]
+    costs.pop("---")
+    gated = {case: cells[names.index("toa-gated")] for case, cells in costs.items()}
+    relu = {case: cells[names.index("toa-relu")] for case, cells in costs.items()}
+    for page in ("README.md", "docs/performance.md"):
+        shown = cells_of(generated(page, "speed-summary"))
+        for case, title in performance_tables.SUMMARY_CASES.items():
+            assert shown[title][:2] == [relu[case], gated[case]]
+    # the range of all cases
+    ratios = sorted(float(cell.split()[0]) for cell in gated.values())
+    assert generated("docs/performance.md", "cost-toa-gated") == f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+    # the table of every system, in the same cases
+    by_system = generated("results/tables/speed-step.md", "steps")
+    for case, cell in gated.items():
+        assert case == "patchtst-512" or re.search(
+            rf"\| {case} \| toa-gated \| \w+ \| [\d.]+ \| {re.escape(cell)} \|", by_system
+        )
+    # the report of the paper
+    summary = (ROOT / "results" / "report" / "summary.md").read_text(encoding="utf-8")
+    stated = dict(re.findall(r"A step of TOA-Gated takes (.*?) times as long as one of softmax under (\w+)", summary))
+    assert stated == {gated["patchtst-512"]: "patchtst", gated["itransformer-256"]: "itransformer"}
 
 
 # numbers in sentences

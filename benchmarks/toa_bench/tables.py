@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from toa import ops
 from toa.experiments.records import Record
 from toa_bench.rivals import RIVALS
+from toa_paper.published import ROWS
+from toa_paper.report.costs import BASE, attention_costs, step_ratio
 
 TableRows = list[Sequence[str]]
 
@@ -123,14 +125,29 @@ def step_flops(case: Record, attention: str) -> float:
     return 2.0 * sequences * (3 * ends + layers * tokens * (3 * linear + products * tokens * width))
 
 
+def costs(*records: Record) -> TableRows:
+    """Time of a step with each attention over one with softmax, by case, with its spread."""
+    ratios = attention_costs(records)
+    measured_names = {name for _, name in ratios}
+    attentions = [name for name in (f"toa-{activation}" for activation in ops.ACTIVATIONS) if name in measured_names]
+    table: TableRows = [["case", *(f"{name} / {BASE}" for name in attentions)]]
+    for case in dict.fromkeys(case for case, _ in ratios):
+        cells = [ratios.get((case, name)) for name in attentions]
+        table.append([case, *("" if cell is None else str(cell) for cell in cells)])
+    return table
+
+
 def steps(record: Record) -> TableRows:
-    """Time and memory of a training step, and their ratios to the peer's, eager and compiled."""
-    table: TableRows = [["case", "system", "backend", "ms", "/ peer", "/ compiled", "aim", "MiB", "/ peer", "TFLOP/s"]]
+    """Time and memory of a training step, and their ratios to our softmax, then to the peer, compiled and eager."""
+    ratios = [f"/ {BASE}", "/ compiled peer", "aim", "/ eager peer"]
+    table: TableRows = [["case", "system", "backend", "ms", *ratios, "MiB", "/ eager peer", "TFLOP/s"]]
     for row in record["rows"]:
         for name, system in row["systems"].items():
             if "refused" in system:
-                table.append([row["name"], name, "refused", *[""] * 7])
+                table.append([row["name"], name, "refused", *[""] * 8])
                 continue
+            base = row["systems"].get(BASE, {})
+            over_base = str(step_ratio(system, base)) if "milliseconds" in base and name.startswith("toa-") else ""
             # only the models that the peer has as well are counted
             counted = "time_over_peer" in system and not name.startswith("peer")
             flops = step_flops(row["case"], name) / system["milliseconds"] if counted else None
@@ -140,9 +157,10 @@ def steps(record: Record) -> TableRows:
                     name,
                     system["backend"] or "",
                     number(system["milliseconds"]),
-                    number(system.get("time_over_peer"), 3),
+                    over_base,
                     number(system.get("time_over_compiled"), 3),
                     number(STEP_TARGETS.get((row["name"], name))),
+                    number(system.get("time_over_peer"), 3),
                     number(system["peak_memory"], 0, 2**20),
                     number(system.get("memory_over_peer")),
                     number(flops, 1, 1e9),
@@ -163,14 +181,23 @@ def kernel_gains(record: Record) -> TableRows:
 
 
 def efficiency(record: Record) -> TableRows:
-    """The paper's rows: time and memory of a step beside the peer's softmax model of the same backbone."""
-    table: TableRows = [["row", "ms", "peer, ms", "/ peer", "MiB", "peer, MiB", "parameters", "published, ms"]]
-    for row in record["rows"]:
+    """The paper's rows: time and memory of a step beside our softmax, then the peer's model of the same backbone.
+
+    The paper's times are those of its own programs: only their ratio to softmax is shown.
+    """
+    theirs = ["eager peer, ms", "/ eager peer"]
+    sizes = ["MiB", "peer, MiB", "parameters"]
+    table: TableRows = [["row", "ms", f"/ {BASE}", f"published / {BASE}", *theirs, *sizes]]
+    rows = {row["name"]: row for row in record["rows"]}
+    for name, row in rows.items():
         peer = record["peer"][row["config"]["backbone"]]
-        times = [row["milliseconds"], peer["milliseconds"]]
-        memories = [number(one["peak_memory"], 0, 2**20) for one in (row, peer)]
-        cells = [*map(number, times), number(times[0] / times[1], 3), *memories, f"{row['parameters']:,}"]
-        table.append([row["name"], *cells, number(row["published_ms"])])
+        base = f"{row['config']['backbone']}/{BASE}"
+        over_base = ["", ""]
+        if base in rows and name != base:
+            over_base = [str(step_ratio(row, rows[base])), number(ROWS[name].value / ROWS[base].value)]
+        times = [number(peer["milliseconds"]), number(row["milliseconds"] / peer["milliseconds"], 3)]
+        memories = [number(system["peak_memory"], 0, 2**20) for system in (row, peer)]
+        table.append([name, number(row["milliseconds"]), *over_base, *times, *memories, f"{row['parameters']:,}"])
     return table
 
 

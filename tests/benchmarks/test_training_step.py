@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.support import load_script, message
+from toa_bench.efficiency import row_config
 
 SIZES = ["--rounds", "3", "--steps", "1", "--warmup", "0", "--device", "cpu"]
 
@@ -42,7 +43,7 @@ def keep_stdout(monkeypatch):
 
 def test_the_cases_are_those_of_the_table(bench):
     with_peer = [name for name, case in bench.CASES.items() if case.backbone in bench.PEER_BACKBONES]
-    assert with_peer == ["patchtst-128", "patchtst-16", "itransformer-256", "itransformer-512"]
+    assert with_peer == ["patchtst-128", "patchtst-16", "patchtst-512", "itransformer-256", "itransformer-512"]
     large = bench.CASES["itransformer-512"]
     assert (large.channels, large.batch_size, large.model["num_layers"]) == (862, 16, 4)
     config = bench.CASES["patchtst-128"].config("toa-gated", tf32=True, compiled=True, seed=1)
@@ -51,6 +52,16 @@ def test_the_cases_are_those_of_the_table(bench):
     sizes = {"style": "tslib", "embed_dim": 128, "num_heads": 8, "num_layers": 3, "ff_dim": 256, "dropout": 0.1}
     assert sizes.items() <= dict(config.model).items()
     assert config.attention.gate_norm is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "row"), [("patchtst-512", "patchtst/toa-gated"), ("itransformer-256", "itransformer/toa-gated")]
+)
+def test_two_cases_have_the_sizes_of_the_papers_rows(name, row):
+    case = load_script("benchmarks/training_step.py").CASES[name]
+    ours, published = case.config("toa-gated", tf32=True, compiled=False, seed=2024), row_config(row)
+    for field in ("lookback", "horizon", "batch_size", "attention", "model"):
+        assert getattr(ours, field) == getattr(published, field)
 
 
 @pytest.mark.slow
@@ -179,6 +190,6 @@ def test_a_peer_must_be_given(bench, tmp_path):
 
 def test_few_steps_on_cuda_are_refused(bench, peer, monkeypatch):
     monkeypatch.setattr(bench, "resolve_device", lambda name: torch.device("cuda"))
-    args = argparse.Namespace(**vars(bench.parse(["--peer", str(peer), "--steps", "10"])))
-    with pytest.raises(ValueError, match=message("steps of all rounds on CUDA must be at least 50, got 10")):
+    args = argparse.Namespace(**vars(bench.parse(["--peer", str(peer), "--steps", "9"])))
+    with pytest.raises(ValueError, match=message("steps of all rounds on CUDA must be at least 50, got 45")):
         bench.resolve_arguments(args)

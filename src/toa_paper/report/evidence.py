@@ -25,11 +25,14 @@ from toa.experiments.records import (
 from toa.experiments.run import ERROR
 from toa.report.operators import OPERATORS_FILE
 from toa.training import TASKS
+from toa_paper.report.costs import StepRatio, attention_costs
 
 # records of a hyperparameter search do not count as runs of a protocol, even with the protocol's settings
 SEARCH = "search.jsonl"
 # JSON files beside records that are not records
-_OTHERS = (CLAIM, OPERATORS_FILE, "efficiency.json")
+_OTHERS = (CLAIM, OPERATORS_FILE)
+# times of training steps; a case in both files counts in the first
+_STEPS = ("training_step.json", "efficiency.json")
 # trials of a search have no test error
 _TRIALS = "trials.jsonl"
 # trials that compare attentions and choose no setting
@@ -92,6 +95,7 @@ class Evidence:
         failed: Settings of runs that ended with an error, with the error and its file.
         disputed: Settings whose records contradict each other.
         trials: Number of trials of a search by task and backbone, then by family.
+        costs: Time of a step with an attention over one with softmax, by case and attention.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -101,6 +105,7 @@ class Evidence:
     notes: list[str] = field(default_factory=list)
     trials: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
     signed: list[Trial] = field(default_factory=list)
+    costs: dict[tuple[str, str], StepRatio] = field(default_factory=dict)
 
     @cached_property
     def by_setting(self) -> dict[Setting, dict[int | None, Run]]:
@@ -152,6 +157,7 @@ class _Reader:
         self._seen: set[Path] = set()
         self._scores: Counter[Path] = Counter()
         self._trials: dict[tuple[str, str], set[str]] = {}
+        self._costs: dict[str, dict[tuple[str, str], StepRatio]] = {name: {} for name in _STEPS}
         self._commits: dict[Path, Counter[str]] = {}
 
     def read(self, path: Path, *, named: bool) -> None:
@@ -188,13 +194,12 @@ class _Reader:
             self._note_commit(content, path)
         if content is None or path.name == SEARCH:
             return
-        if path.name == _SIGNED:
+        if path.name in _STEPS:
+            self._take_steps(content, path)
+        elif path.name == _SIGNED:
             self._evidence.signed.append(_signed_trial(content))
         elif trial:
-            if path.name != _POOLED and isinstance(content, Mapping) and isinstance(content.get("trial"), str):
-                # classification has no horizon
-                task = "forecast" if content.get("horizon") else "classify"
-                self._trials.setdefault((task, str(content.get("backbone"))), set()).add(content["trial"])
+            self._take_trial(content, path)
         elif path.name == ERROR:
             try:
                 setting = setting_of(content["task"], TASKS[content["task"]].config_from(content["config"]))
@@ -209,6 +214,20 @@ class _Reader:
             is_record = isinstance(content, Mapping) and "config_hash" in content and "metrics" in content
             if is_record or named or line or path.name == RECORD:
                 self._take_record(content, path, line)
+
+    def _take_trial(self, content: Any, path: Path) -> None:
+        """Count a trial that chose a setting."""
+        if path.name != _POOLED and isinstance(content, Mapping) and isinstance(content.get("trial"), str):
+            # classification has no horizon
+            task = "forecast" if content.get("horizon") else "classify"
+            self._trials.setdefault((task, str(content.get("backbone"))), set()).add(content["trial"])
+
+    def _take_steps(self, content: Any, path: Path) -> None:
+        """Take the times of training steps; a file without softmax, or with another content, has no costs."""
+        try:
+            self._costs[path.name] |= attention_costs([content])
+        except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+            raise ArgumentError("it", "have the times of training steps", f"something else ({error!r})") from None
 
     def _take_record(self, content: Any, path: Path, line: int) -> None:
         record = check_record(content, name_line(path, line))
@@ -244,6 +263,10 @@ class _Reader:
         self._evidence.notes.extend(self._notes(duplicates, other_backends))
         for key, trials in self._trials.items():
             self._evidence.trials[key] = Counter(map(_family, filter(None, trials)))
+        for costs in self._costs.values():
+            self._evidence.costs.update(
+                {case: cost for case, cost in costs.items() if case not in self._evidence.costs}
+            )
         return self._evidence
 
     def _choose_runs(self) -> tuple[int, int]:

@@ -45,6 +45,8 @@ _SUMMARISED = {
 _FEWEST_SEEDS = 6
 # variants that a claim of the paper names
 _NAMED = ("toa-relu", "toa-gated")
+# cases of the measured training steps with the sizes of the paper's table of efficiency
+_PAPER_CASES = {"patchtst": "patchtst-512", "itransformer": "itransformer-256"}
 # verdict: how the lead names it
 _VERDICTS = {
     "helps": "TOA helps",
@@ -326,15 +328,22 @@ def claims(report: PaperReport, findings: Sequence[Finding]) -> list[str]:
         words = "In demixing TOA-Gated is better than TOA-ReLU, and TOA-ReLU better than softmax"
         holds = "holds" if errors[0] < errors[1] < errors[2] else "does not hold"
         lines.append(f"{words}: {holds} (mean error, the same {len(seeds)} seeds for all: {shown}).")
-    times: dict[str, dict[str, Entry]] = {}
+    return [*lines, *_step_costs(report)]
+
+
+def _step_costs(report: PaperReport) -> list[str]:
+    """Time of a step of TOA-Gated over one of softmax at the paper's sizes: the paper's programs, and ours."""
+    published: dict[str, dict[str, float]] = {}
     for entry in _own(report, "efficiency"):
-        times.setdefault(entry.number.backbone, {})[entry.number.variant] = entry
-    for backbone, cells in times.items():
-        if {"softmax", "toa-gated"} <= cells.keys() and all(cells[name].mean for name in ("softmax", "toa-gated")):
-            ours = (cells["toa-gated"].mean or 0.0) / (cells["softmax"].mean or 1.0)
-            theirs = cells["toa-gated"].number.value / cells["softmax"].number.value
+        published.setdefault(entry.number.backbone, {})[entry.number.variant] = entry.number.value
+    lines = []
+    for backbone, case in _PAPER_CASES.items():
+        cost = report.evidence.costs.get((case, "toa-gated"))
+        if cost is not None and backbone in published:
+            theirs = published[backbone]["toa-gated"] / published[backbone]["softmax"]
             lines.append(
-                f"A step of TOA-Gated costs {theirs:.2f} times one of softmax under {backbone}: {ours:.2f} times here."
+                f"A step of TOA-Gated takes {cost} times as long as one of softmax under {backbone} at the paper's "
+                f"sizes. The paper's own programs: {theirs:.2f} times."
             )
     return lines
 

@@ -24,7 +24,7 @@ def test_records_are_read_from_folders_files_and_lines(tmp_path, job):
     write_record(tmp_path / "runs" / "a" / "record.json", record_of(job, {"mse": 0.4}))
     write_record(tmp_path / "runs" / "named.json", record_of(job, {"mse": 0.4}, seed=2025))
     write_lines(tmp_path / "runs" / "more.jsonl", [record_of(job, {"mse": 0.4}, seed=2026)])
-    for name in ("claim.json", "efficiency.json", "other.json"):
+    for name in ("claim.json", "efficiency.json", "training_step.json", "other.json"):
         (tmp_path / "runs" / name).write_text("{}")
     evidence = read_evidence([tmp_path / "runs", tmp_path / "runs" / "more.jsonl"])
     assert sorted(run.seed for run in evidence.runs if run.seed) == [2024, 2025, 2026]

@@ -229,6 +229,24 @@ def test_a_claim_of_the_paper_is_judged_by_its_own_settings(tmp_path):
     assert claim("d", "toa", (1.0, 2.0, 3.0, 2.0, 6.0, 4.0)) == f"{words}not measured."
 
 
+def test_the_cost_of_a_step_is_that_of_the_measured_case_and_no_gain_over_the_papers_programs(tmp_path):
+    times = {"softmax": 10.0, "toa-gated": 12.0}
+    systems = {
+        name: {"milliseconds": value, "tenth": value - 1.0, "ninetieth": value + 1.0, "blocks_ms": [value]}
+        for name, value in times.items()
+    }
+    steps = {"task": "training_step", "rows": [{"name": "patchtst-512", "systems": systems}]}
+    (tmp_path / "training_step.json").write_text(json.dumps(steps))
+    report = make_report([tmp_path], tables=["efficiency"])
+    assert [line for line in claims(report, []) if line.startswith("A step")] == [
+        "A step of TOA-Gated takes 1.20 (1.00 to 1.44) times as long as one of softmax under patchtst at the paper's "
+        "sizes. The paper's own programs: 1.79 times."
+    ]
+    entry = replace(report.entries[0], values={None: 1.0})
+    assert entry.number.table == "efficiency"
+    assert (entry.mean, entry.difference) == (1.0, None)
+
+
 def test_the_rule_names_the_fewest_data_sets():
     rule = " ".join(TEXTS["paper"]["rule"].split())
     assert f"At least {FEWEST_SETS} data sets are needed" in rule
@@ -266,7 +284,7 @@ def test_errors_of_demixing_are_compared_over_the_seeds_that_all_have():
         SimpleNamespace(own=True, number=SimpleNamespace(table="demixing", variant=name), values=values)
         for name, values in runs.items()
     ]
-    report: Any = SimpleNamespace(entries=entries, recipes=[])
+    report: Any = SimpleNamespace(entries=entries, recipes=[], evidence=SimpleNamespace(costs={}))
     words = "mean error, the same 1 seeds for all: TOA-Gated 0.1000, TOA-ReLU 0.2000, Softmax attention 0.3000"
     assert f"holds ({words})." in claims(report, [])[-1]
 
