@@ -156,3 +156,15 @@ def test_an_operator_layer_raises_and_names_its_operator_method(name) -> None:
     integers: dict[str, Any] = {name: torch.ones(2, 4, 4, dtype=torch.int64)}
     with pytest.raises(ValueError, match=message(name, "floating point", "torch.int64", ".float()")):
         ops.operator_attention(q, q, q, **integers)
+
+
+def test_softmax_in_16_bits_on_a_cpu_is_that_of_float32_rounded_once() -> None:
+    generator = torch.Generator().manual_seed(3)
+    q, k, v, cotangent = (torch.randn(2, 24, 4, 8, generator=generator).bfloat16() for _ in range(4))
+    results = []
+    for dtype in DTYPES:
+        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+        output = ops.operator_attention(*leaves, activation="softmax", backend="folded")
+        results.append([output, *torch.autograd.grad(output, leaves, cotangent.to(dtype))])
+    for exact, low in zip(*results, strict=True):
+        torch.testing.assert_close(low, exact.bfloat16(), rtol=2**-7, atol=1e-6)
