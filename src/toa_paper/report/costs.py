@@ -15,8 +15,10 @@ from toa.experiments.records import Record
 
 # what every attention is compared with first
 BASE = "softmax"
-# the task of records with several turns, and of the paper's sizes
-STEP_TASK, ROW_TASK = "training_step", "efficiency"
+# the task of records whose systems are timed in turns
+STEP_TASK = "training_step"
+# the task of records of the paper's rows
+ROW_TASK = "efficiency"
 
 
 class StepRatio(NamedTuple):
