@@ -42,9 +42,9 @@ def many_channels() -> list[str]:
     plan = read_wide_plan(PLAN)
     results = read_results([RESULTS / "search" / "wide-trials.jsonl", RESULTS / "many_channels" / "runs.jsonl"])
     facts = read_sets()
-    validation, _ = final_errors(plan, results, facts, "val_mse")
-    test, _ = final_errors(plan, results, facts, "mse")
+    validation, _ = final_errors(plan, results, facts, "val_mse", VARIANTS)
     variant = choose_variant(validation, VARIANTS)
+    test, _ = final_errors(plan, results, facts, "mse", (variant, "softmax"))
     against = decide(test, variant, "softmax")
     sets = len(against.differences)
     measured = f"{-against.percent:.1f} % less error than softmax, better on {against.wins} of {sets} sets"

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from toa.data import DATASETS, DatasetNotFoundError, ForecastData, Windows, loca
 from toa.experiments.records import Record
 from toa.experiments.run import Job
 from toa.experiments.sweep import Event
-from toa.report.decision import Errors, capped_error, choose_variant, decide
+from toa.report.decision import Decision, Errors, capped_error, choose_variant, decide
 from toa.training import TASKS
 from toa.training.forecast import evaluation_batches
 from toa_bench.wide import (
@@ -42,6 +42,8 @@ _KEPT = (
 # what the decision compares the chosen variant with
 OTHERS = ("softmax", "gated", "softmax-wide")
 VARIANTS = ("toa-softmax", "toa-relu", "toa-gated")
+# a comparison over fewer data sets has no meaning
+FEWEST_UNITS = 3
 
 
 def here(plan: WidePlan, wanted: list[str] | None, data_dir: Path | None) -> list[str]:
@@ -168,19 +170,23 @@ def progress_line(job: Job, event: Event, counts: Counter[str], total: int, seco
     return f"{duration(seconds)}  {ended} ended ({total} in this group)  {job.label}  {event.message}"
 
 
-def final_errors(plan: WidePlan, results: Results, sets: Mapping[str, Any], metric: str) -> tuple[Errors, list[str]]:
+def final_errors(
+    plan: WidePlan, results: Results, sets: Mapping[str, Any], metric: str, systems: Iterable[str]
+) -> tuple[Errors, list[str]]:
     """Errors of the final runs by system and unit, and notes on incomplete units and capped runs.
 
     Args:
         metric: "mse" or "val_mse".
+        systems: Systems that are compared. A unit in which a run of one of them is missing is left out.
     """
+    systems = list(systems)
     errors: dict[str, dict[str, list[float]]] = defaultdict(dict)
     notes: list[str] = []
     capped: Counter[tuple[str, str]] = Counter()
     for unit, members in plan.units.items():
         cells: dict[str, list[float]] = {}
         missing = 0
-        for system in plan.systems:
+        for system in systems:
             cells[system] = []
             for dataset in members:
                 choice = choose_setting(plan, dataset, system, results)
@@ -195,7 +201,7 @@ def final_errors(plan: WidePlan, results: Results, sets: Mapping[str, Any], metr
                     if error is None or not error <= worst:
                         capped[unit, system] += 1
         if missing:
-            notes.append(f"{unit} is left out: {missing} final runs or choices are missing")
+            notes.append(f"{unit} is not complete: {missing} final runs or choices are missing")
         else:
             for system, values in cells.items():
                 errors[system][unit] = values
@@ -207,26 +213,34 @@ def final_errors(plan: WidePlan, results: Results, sets: Mapping[str, Any], metr
 
 
 def decisions(plan: WidePlan, results: Results, sets: Mapping[str, Any]) -> Iterator[str]:
-    """The decision in lines of text."""
-    validation, _ = final_errors(plan, results, sets, "val_mse")
-    test, notes = final_errors(plan, results, sets, "mse")
+    """The decision in lines of text; each comparison has the units in which its two systems are complete."""
+    _, notes = final_errors(plan, results, sets, "mse", plan.systems)
     yield from notes
-    if len(next(iter(test.values()), ())) < 3:
-        yield "fewer than three data sets are complete: no decision"
+    validation, _ = final_errors(plan, results, sets, "val_mse", VARIANTS)
+    units = list(validation.get(VARIANTS[0], ()))
+    if len(units) < FEWEST_UNITS:
+        yield f"all variants are complete on {len(units)} data sets: no decision"
         return
     variant = choose_variant(validation, VARIANTS)
-    units = list(test[variant])
     yield f"{len(units)} data sets: {', '.join(units)}; validation chooses {variant}"
     for other in OTHERS:
-        found = decide(test, variant, other)
-        assert found.interval is not None
-        assert found.bootstrap is not None
-        low, high = (100 * math.expm1(bound) for bound in found.interval)
-        first, last = (100 * math.expm1(bound) for bound in found.bootstrap)
-        yield (
-            f"{variant} against {other}: {found.percent:+.2f} % test MSE (t interval {low:+.2f} to {high:+.2f}, "
-            f"bootstrap {first:+.2f} to {last:+.2f}), p {found.p:.4f}, lower on {found.wins} of {len(units)} "
-            f"(sign test p {found.sign_p:.4f})"
-        )
-        for unit, difference in found.differences.items():
-            yield f"  {unit}: {100 * math.expm1(difference):+.2f} %"
+        test, _ = final_errors(plan, results, sets, "mse", (variant, other))
+        if len(test.get(other, ())) < FEWEST_UNITS:
+            yield f"{variant} against {other}: fewer than {FEWEST_UNITS} data sets are complete"
+            continue
+        yield from _comparison(decide(test, variant, other))
+
+
+def _comparison(found: Decision) -> Iterator[str]:
+    """A comparison of two systems in lines of text."""
+    assert found.interval is not None
+    assert found.bootstrap is not None
+    low, high = (100 * math.expm1(bound) for bound in found.interval)
+    first, last = (100 * math.expm1(bound) for bound in found.bootstrap)
+    yield (
+        f"{found.ours} against {found.other}: {found.percent:+.2f} % test MSE (t interval {low:+.2f} to {high:+.2f}, "
+        f"bootstrap {first:+.2f} to {last:+.2f}), p {found.p:.4f}, lower on {found.wins} of {len(found.differences)} "
+        f"(sign test p {found.sign_p:.4f})"
+    )
+    for unit, difference in found.differences.items():
+        yield f"  {unit}: {100 * math.expm1(difference):+.2f} %"
