@@ -43,7 +43,7 @@ PRIVATE: dict[str, set[str]] = {
     "_limits": set(),
     "_plugins": set(),
     "_registry": set(),
-    "_threads": set(),
+    "_threads": {"threadpoolctl"},
 }
 # third-party packages that only these folders and private modules may import
 ONLY_IN = {

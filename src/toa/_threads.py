@@ -1,6 +1,9 @@
-"""Threads that wait without using a core."""
+"""Threads: how they wait, and where one is enough."""
 
+import functools
 import os
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 # set before torch is imported: OpenMP reads these variables only once
 _PASSIVE = {
@@ -20,3 +23,21 @@ def wait_passively() -> None:
     """
     for name, value in _PASSIVE.items():
         os.environ.setdefault(name, value)
+
+
+def one_thread_if(is_small: bool) -> AbstractContextManager[object]:
+    """Compute with one thread of OpenMP, PyTorch's among them, if the work is small; other Python threads keep theirs.
+
+    Threads wait for each other at the end of each operation. On idle cores that takes microseconds; beside other
+    programs it takes up to tens of milliseconds per operation, far longer than the forecast of a few windows.
+    """
+    return _controller().limit(limits=1, user_api="openmp") if is_small else nullcontext()
+
+
+@functools.cache
+def _controller() -> Any:
+    """The libraries with threads that are loaded when it is first asked for: finding them takes milliseconds."""
+    # imported on use: no command needs it before its model is loaded
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

@@ -35,7 +35,6 @@ from toa.data.files import fetch
 from toa.estimators import AnomalyDetector, Forecaster
 from toa.estimators.base import load_estimator
 from toa.experiments.records import RECORD, read_record
-from toa.integrations.ray import forecast_parts
 
 _SIZES = ("lookback=8", "batch_size=16", "training.epochs=4", "model.num_layers=1", "model.embed_dim=8")
 SETTINGS = [word for size in (*_SIZES, "model.num_heads=2", "model.ff_dim=8") for word in ("--set", size)]
@@ -115,6 +114,9 @@ def _fit(table: Path) -> Work:
 
 def _panel(table: Path) -> Work:
     """The forecasts of a folder of two files."""
+    # needs pyarrow, which not every machine has that collects the tests
+    from toa.integrations.ray import forecast_parts
+
     source, model = table.parent / "panel", table.parent / "panel.toa"
     source.mkdir(exist_ok=True)
     frame = pd.read_csv(table, parse_dates=["date"])

@@ -29,7 +29,6 @@ from toa.estimators.stack import Stack
 from toa.experiments import resolve
 from toa.experiments.records import config_hash, hashed_values, read_record, write_record
 from toa.experiments.run import Job, read_error, read_plans, write_failure, write_plan
-from toa.integrations.ray import forecast_parts
 from toa.report.operators import read_pictures, write_pictures
 from toa.training.distributed import make_fabric
 from toa.training.loop import train
@@ -225,6 +224,9 @@ def _panel_model(folder: Path) -> Path:
 
 def _forecast_part(path: Path) -> str:
     """The forecasts of a folder with this file."""
+    # needs pyarrow, which not every machine has that collects the tests
+    from toa.integrations.ray import forecast_parts
+
     out = path.parents[1] / "out"
     (out / path.name).unlink(missing_ok=True)
     forecast_parts(_panel_model(path.parents[1]), path.parent, out)

@@ -1,12 +1,14 @@
 import numpy as np
 import pandas as pd
-import pyarrow as arrow
 import pytest
-from pyarrow import feather, parquet
 
 from tests.support import message
 from toa.data import formats
 from toa.data.formats import read_frame, write_frame
+
+arrow = pytest.importorskip("pyarrow")
+feather = pytest.importorskip("pyarrow.feather")
+parquet = pytest.importorskip("pyarrow.parquet")
 
 
 def load(rows: int = 30) -> pd.DataFrame:

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +13,9 @@ from tests.support import message
 from toa.data.columns import warn_of_misread
 from toa.data.frames import read_cases, read_panel, to_native
 from toa.data.frequency import calendar_of, make_times
+
+pl = pytest.importorskip("polars")
+pa = pytest.importorskip("pyarrow")
 
 
 def wide(rows: int = 30, freq: str = "h", **changes: Any) -> pd.DataFrame:

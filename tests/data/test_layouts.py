@@ -2,13 +2,14 @@
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 
 from tests.estimators.signals import quick, wave
 from tests.support import message
 from toa.data.frames import read_panel
 from toa.data.layouts import LAYOUTS
+
+pl = pytest.importorskip("polars")
 
 NIXTLA, GLUON = LAYOUTS
 

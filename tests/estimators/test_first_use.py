@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 
 from tests.support import message
@@ -16,6 +15,8 @@ from toa.data.frames import read_panel
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.estimators.intervals import Choice
 from toa.estimators.scorers import PCA
+
+pl = pytest.importorskip("polars")
 
 DAYS = pd.date_range("2024-01-01", periods=60, freq="D")
 

@@ -6,10 +6,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import onnxruntime
 import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 import torch
 from sklearn.base import clone
@@ -26,6 +23,10 @@ from toa.estimators.units import conformal_width
 from toa.experiments import resolve
 from toa.models import BACKBONES, backbone_names, build_forecaster
 from toa.training.forecast import HorizonForecasting
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pl = pytest.importorskip("polars")
+pa = pytest.importorskip("pyarrow")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-import polars
 import pytest
 import torch
 
@@ -12,6 +11,8 @@ from tests.support import message
 from toa.data.frequency import describe_steps
 from toa.estimators.importance import Importance, integrated_gradients
 from toa.report.operators import describe_tokens
+
+polars = pytest.importorskip("polars")
 
 ROWS = 120
 

@@ -2,7 +2,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,6 +12,8 @@ from toa.integrations import convert, export_onnx, export_program
 from toa.models import build_forecaster
 from toa.nn import AttentionSpec, AutoCorrelation, Structure
 from toa.ops import GATE_NORMS, SCORE_NORMS
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 
 def ready(model: nn.Module) -> nn.Module:

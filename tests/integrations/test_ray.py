@@ -4,16 +4,20 @@ import sys
 
 import numpy as np
 import pandas as pd
-import pyarrow as arrow
-import pyarrow.parquet as parquet
 import pytest
 
 import toa
-import toa.integrations.ray
 from tests.cli import test_app
 from tests.estimators.signals import PERIOD, wave
 from tests.support import message
 from toa._files import replacing
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed; it comes with toa[files]")
+
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+
+import toa.integrations.ray
 from toa.integrations.ray import forecast_parts, part_files, sample_series, whole_series
 
 

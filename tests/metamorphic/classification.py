@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
-import pyarrow as pa
+import pytest
 
 from tests.metamorphic.promises import Fit, Pair, Property, refused, saved_and_loaded, tiny_effort
 from toa.estimators import Classifier
@@ -148,6 +147,8 @@ def narrow_numbers(fit: Fit, random: np.random.Generator, folder: Path) -> Itera
 
 
 def other_frames(fit: Fit, random: np.random.Generator, folder: Path) -> Iterator[Pair]:
+    pl = pytest.importorskip("polars")
+    pa = pytest.importorskip("pyarrow")
     frame, new = table_of(*draw_cases(random)), table_of(*draw_cases(random))
     expected = shares(fit_table(fit, frame).predict_proba(new))
     for convert in (pl.from_pandas, pa.Table.from_pandas):

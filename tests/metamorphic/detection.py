@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
-import pyarrow as pa
+import pytest
 
 from tests.metamorphic.promises import Fit, Pair, Property, refused, saved_and_loaded, tiny_effort
 from toa.estimators import AnomalyDetector
@@ -172,6 +171,8 @@ def narrow_numbers(fit: Fit, random: np.random.Generator, folder: Path) -> Itera
 
 
 def other_frames(fit: Fit, random: np.random.Generator, folder: Path) -> Iterator[Pair]:
+    pl = pytest.importorskip("polars")
+    pa = pytest.importorskip("pyarrow")
     frame, new = draw_table(random), draw_table(random, NEW_ROWS)
     expected = answers(fit(frame).predict(new))
     for convert in (pl.from_pandas, pa.Table.from_pandas):

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
-import pyarrow as pa
+import pytest
 
 from tests.metamorphic.promises import Fit, Pair, Property, refused, saved_and_loaded, tiny_effort
 from toa.estimators import Forecaster
@@ -178,6 +177,8 @@ def narrow_numbers(fit: Fit, random: np.random.Generator, folder: Path) -> Itera
 
 
 def other_frames(fit: Fit, random: np.random.Generator, folder: Path) -> Iterator[Pair]:
+    pl = pytest.importorskip("polars")
+    pa = pytest.importorskip("pyarrow")
     frame = draw_table(random)
     expected = numbers(fit(frame).predict())
     yield expected, numbers(fit(pl.from_pandas(frame)).predict().to_pandas())

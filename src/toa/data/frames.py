@@ -55,6 +55,7 @@ def read_panel(
     categories: Mapping[str, Sequence[str] | None] | None = None,
     missing_values: float | Sequence[float] | None = None,
     beside_target: Sequence[str] | None = None,
+    width: int | None = None,
     name: Name = "data",
 ) -> Panel:
     """Read a pandas, polars or arrow frame, an array (T,) or (T, C), or a list of arrays; a panel is returned.
@@ -78,13 +79,14 @@ def read_panel(
             look like such codes, see `toa.data.codes`.
         beside_target: In a table with the names of `LAYOUTS`, the columns that are read beside its target; None reads
             all columns.
+        width: Number of columns that arrays are known to have; others that look like (C, T) lead to a warning.
     """
     check_choice("missing", missing, MISSING)
     codes = missing_numbers(missing_values)
     if isinstance(data, Panel):
         return data
     if isinstance(data, np.ndarray) or (isinstance(data, list | tuple) and data and isinstance(data[0], np.ndarray)):
-        return _read_arrays(data, missing, codes, name)
+        return _read_arrays(data, missing, codes, width, name)
     values = None if values is None else list(values)
     data, id, time = to_table(data, id, time)
     if id is None and (layout := find_layout(_open(data, name).columns)) and time in (None, layout.time):
@@ -526,7 +528,7 @@ def _column(frame: Any, wanted: str, name: Name) -> Any:
     return columns[wanted]
 
 
-def _read_arrays(data: Any, missing: Missing, codes: Sequence[float] | None, name: Name) -> Panel:
+def _read_arrays(data: Any, missing: Missing, codes: Sequence[float] | None, width: int | None, name: Name) -> Panel:
     several = not isinstance(data, np.ndarray)
     parts: list[Values] = []
     for index, array in enumerate(data if several else [data]):
@@ -540,8 +542,9 @@ def _read_arrays(data: Any, missing: Missing, codes: Sequence[float] | None, nam
             raise ArgumentError(what, f"have {parts[0].shape[1]} columns, as the first has", array.shape[1])
     ids = np.repeat(np.arange(len(parts)), [len(part) for part in parts]) if several else None
     values = np.concatenate(parts) if several else parts[0]
-    warn_of_wide_array(parts, name)
     columns = _names(values.shape[1])
+    if len(columns) != width:
+        warn_of_wide_array(parts, name)
     return make_panel(_without_codes(values, columns, codes, name), columns, ids=ids, missing=missing, name=name)
 
 

@@ -301,7 +301,8 @@ class AnomalyDetector(Estimator):
         """A panel with the columns of fit; raises ValueError for other columns, ids or another frequency."""
         self._check_fitted("applied to rows")
         fitted = self.fitted_
-        panel = match_panel(self._read(data, usual_freq=fitted.freq, **options), fitted.columns, fitted.inputs.ids)
+        rows = self._read(data, usual_freq=fitted.freq, width=len(fitted.columns), **options)
+        panel = match_panel(rows, fitted.columns, fitted.inputs.ids)
         check_frequency(panel, fitted.freq)
         return panel
 

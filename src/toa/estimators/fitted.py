@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from toa.data.continuation import continue_panel
 from toa.data.frames import write_forecast
 from toa.data.frequency import Frequency
 from toa.data.panel import Panel
@@ -47,7 +48,7 @@ class FittedForecaster:
         choice: Weights, intervals and the methods that read past values alone; None for the network alone.
         panel_methods: The other methods that read the panel, such as those with covariates.
         truncated: Methods that the time limit left out.
-        tail: The last rows of each series; None after loading, because files hold no rows.
+        tail: The last rows of each series, at most `rows_kept`; None after loading, because files hold no rows.
     """
 
     horizon: int
@@ -85,6 +86,11 @@ class FittedForecaster:
     def architecture(self) -> Mapping[str, Any]:
         """Backbone, attention and settings of the network."""
         return NO_NETWORK if self.network is None else self.network.architecture
+
+    @property
+    def rows_kept(self) -> int:
+        """Rows of each series that are kept: those that a forecast or a baseline alone reads."""
+        return max(self.inputs.lookback, history_rows(self.season, self.horizon))
 
     @property
     def rows_read(self) -> int:
@@ -157,6 +163,16 @@ class FittedForecaster:
     def _features(self, panel: Panel) -> Sequence[np.ndarray]:
         """Features of the rows of the panel, for the methods that read them."""
         return (self.inputs.covariates.past(panel) or ()) if self.panel_methods else ()
+
+    def with_rows(self, rows: Panel) -> "FittedForecaster":
+        """The same after the last of these rows, without a fit; raises ValueError if they do not follow the kept ones.
+
+        A forecaster that has no rows yet begins with these.
+        """
+        tail = rows.tail(self.rows_kept) if self.tail is None else continue_panel(self.tail, rows, self.rows_kept)
+        self.with_new_series(tail, tail.lengths).inputs.check_range(rows)
+        moved: FittedForecaster = replace(self, tail=tail)
+        return moved
 
     def with_new_series(self, panel: Panel, stops: Sequence[int]) -> "FittedForecaster":
         """The same with the scales of series that fit has not seen, by their rows before `stops`."""

@@ -28,7 +28,6 @@ from toa.estimators.families import candidates
 from toa.estimators.fit_rows import FitRows
 from toa.estimators.fitted import FittedForecaster
 from toa.estimators.intervals import Choice, calibrate
-from toa.estimators.lag_methods import history_rows
 from toa.estimators.methods import FittedMethod, Histories, Training, Validated, validate
 from toa.estimators.network import FittedNetwork, Inputs, average_networks
 from toa.estimators.network_method import FittedNetworks, fit_alone
@@ -52,8 +51,7 @@ def fit_forecaster(
         fitted = _fit_alone(panel, columns, settings, season)
     else:
         fitted = _fit_weighted(panel, columns, settings, season, ceiling)
-    rows_to_keep = max(fitted.inputs.lookback, history_rows(season, settings.horizon))
-    with_tail: FittedForecaster = replace(fitted, tail=panel.tail(rows_to_keep))
+    with_tail: FittedForecaster = replace(fitted, tail=panel.tail(fitted.rows_kept))
     return with_tail
 
 

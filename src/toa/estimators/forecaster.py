@@ -20,7 +20,7 @@ from toa._checks import Argument, ArgumentError, Phrase, check_choice, check_cou
 from toa.data.columns import warn_of_ended_columns, warn_of_late_columns
 from toa.data.frames import check_results, forecast_names, match_panel, read_panel
 from toa.data.frequency import Frequency
-from toa.data.panel import Id, Panel
+from toa.data.panel import Id, MissingValuesError, Panel
 from toa.estimators.architecture import NETWORK
 from toa.estimators.backtest import Backtest, backtest_windows, compare_with_actual, first_tested, forecast_with_refits
 from toa.estimators.base import Estimator
@@ -34,6 +34,7 @@ from toa.estimators.importance import Importance, sample_rows
 from toa.estimators.intervals import Choice
 from toa.estimators.network_importance import explain_network
 from toa.estimators.settings import ForecastSettings, NetworkSpec
+from toa.estimators.streams import as_rows
 from toa.estimators.units import check_forecast
 from toa.training.metrics import FORECAST_METRICS
 
@@ -45,6 +46,7 @@ class Forecaster(Estimator):
         model = toa.Forecaster(horizon=24, interval=0.8).fit(frame)  # pandas, polars or arrow; or an array (T, C)
         model.predict()                       # the next 24 steps: a frame like the input, in its units
         model.predict(new)                    # the 24 steps after other rows
+        model.update(row).predict()           # a stream: the 24 steps after the rows so far
         model.backtest(frame, test_size=0.2)  # errors and coverage over rolling origins
         model.save("model.toa")
         toa.Forecaster.load("model.toa").predict(new)
@@ -208,6 +210,38 @@ class Forecaster(Estimator):
         panel, steps = self._read_rows(data, horizon)
         return predict(self.fitted_, panel, steps, future, self._table)
 
+    def update(self, rows: Any) -> "Forecaster":
+        """Take new rows of a stream: `predict()` then forecasts the steps after them. Nothing is fitted.
+
+        The last rows of each series are kept, as many as a forecast reads. They begin with those of `fit`; a forecaster
+        that was loaded has none, because files hold no rows, and begins with the rows of the first call: pass at least
+        the last `fitted_.rows_read` ones. Later rows follow them without gaps, in calls of one or more rows, with a
+        value in each column, also of covariates. `predict()` then returns what it returns for all these rows in one
+        table.
+        A call that raises changes nothing.
+
+        Args:
+            rows: A frame like the one of `fit`, a dict of one row or a list of dicts with its columns; or an array or
+                lists (t, C), (t,) for one column, or one row (C,). Series without new rows stay where they are, and
+                rows of new ids begin new series.
+
+        Raises:
+            ValueError: If rows differ from `fit` in columns, ids or frequency, miss a value, or do not follow the last
+                ones in time.
+        """
+        self._check_fitted("given rows")
+        fitted = self.fitted_
+        rows = as_rows(rows, len(fitted.columns) + len(self.inputs))
+        try:
+            panel = self.read_fitted(rows, is_complete=fitted.tail is not None)
+        except MissingValuesError as error:
+            if fitted.tail is None:
+                raise
+            # columns are those of fit, and later rows are not known
+            raise error.with_remedies("fill it before the call, such as by the last value") from None
+        self.fitted_ = fitted.with_rows(panel)
+        return self
+
     def predict_baseline(self, name: str, data: Any = None, *, horizon: int | None = None) -> Any:
         """Forecast by a baseline of `toa.estimators.baselines.BASELINES` alone; see `predict`."""
         check_choice("name", name, BASELINES)
@@ -350,11 +384,13 @@ class Forecaster(Estimator):
         """The panel of a table as `fit` reads it; the forecaster need not be fitted."""
         return self._read(data, self.freq, dict.fromkeys(self.inputs), self.day_first)
 
-    def read_fitted(self, data: Any) -> Panel:
-        """A panel with the columns, ids and frequency of fit."""
+    def read_fitted(self, data: Any, *, is_complete: bool = False) -> Panel:
+        """A panel with the columns, ids and frequency of fit; `is_complete` raises an error for any missing value."""
         fitted = self.fitted_
-        panel = self._read(data, fitted.freq, fitted.inputs.covariates.categories, self._table["day_first"])
         wanted = (*fitted.columns, *self.inputs)
+        options: dict[str, Any] = {"missing": "error", "late_columns": False} if is_complete else {}
+        categories = fitted.inputs.covariates.categories
+        panel = self._read(data, fitted.freq, categories, self._table["day_first"], width=len(wanted), **options)
         if panel.backend is None and len(panel.columns) == len(wanted):
             # arrays have no names: their columns are those of fit, covariates last
             panel = replace(panel, columns=wanted)
@@ -432,6 +468,7 @@ class Forecaster(Estimator):
                 "be given to a forecaster that was loaded, because files hold no rows",
                 "None",
                 f"pass the last {fitted.rows_read} rows of each series",
+                "give them to update()",
             )
         panel = fitted.tail if data is None else self.read_fitted(data)
         assert panel is not None
@@ -442,10 +479,17 @@ class Forecaster(Estimator):
             panel.check_rows(lookback, what, "pass more rows", remedy)
         return panel, steps
 
-    def _read(self, data: Any, freq: Frequency | None, categories: Mapping[str, Any], day_first: bool | None) -> Panel:
+    def _read(
+        self,
+        data: Any,
+        freq: Frequency | None,
+        categories: Mapping[str, Any],
+        day_first: bool | None,
+        **changes: Any,
+    ) -> Panel:
         values = None if self.values is None else [*self.values, *self.inputs]
-        options = self._table | {"day_first": day_first}
-        options |= {"freq": freq, "late_columns": True, "categories": categories, "beside_target": self.inputs}
+        options = self._table | {"day_first": day_first, "late_columns": True}
+        options |= {"freq": freq, "categories": categories, "beside_target": self.inputs} | changes
         panel = read_panel(data, values=values, **options)
         if panel.backend is None:
             # arrays have no names

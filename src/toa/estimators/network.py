@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from toa._checks import Argument, ArgumentError, Phrase, check_choice
 from toa._limits import most_windows
+from toa._threads import one_thread_if
 from toa.data.panel import Id, Panel
 from toa.data.splits import StandardScaler, check_standardised
 from toa.data.windows import Windows, place_series
@@ -37,6 +38,8 @@ from toa.training.optimization import TrainingConfig
 _HELD = 60_000
 # windows per batch without gradients
 _BATCH = 512
+# weights times columns times windows below which a forecast has one thread: about five milliseconds of work
+_ONE_THREAD = 2_000_000
 # share of the epochs in which the rate rises: training does not stop early in them
 _RISE = 0.3
 # how a network is trained, beside the parameters of the forecaster
@@ -146,6 +149,7 @@ class FittedNetwork:
         owners = self.inputs.owners(panel)[series]
         size = min(_BATCH, most_windows(len(self.inputs.columns), training=False))
         model = self.with_units
+        weights = sum(weight.numel() for weight in model.parameters())
         parts = []
         for start in range(0, len(places), size):
             batch = places[start : start + size]
@@ -156,7 +160,8 @@ class FittedNetwork:
                 marks = self.inputs.covariates.hold(marks, features, panel, batch, lookback)
                 before, after = torch.from_numpy(marks).float().tensor_split([lookback], 1)
             rows = torch.from_numpy(np.stack(panel.past(self.inputs.columns, batch, lookback)))
-            parts.append(model.predict(rows, owners[start : start + size], before, after))
+            with one_thread_if(weights * len(self.inputs.columns) * len(batch) < _ONE_THREAD):
+                parts.append(model.predict(rows, owners[start : start + size], before, after))
         return join_batches(parts)
 
     def forecast(self, histories: Histories) -> ForecastRows:

@@ -16,7 +16,7 @@ import pandas as pd
 from jaxtyping import Bool, Int64
 
 from toa._checks import ArgumentError
-from toa.data.frequency import make_times
+from toa.data.continuation import check_continues
 from toa.data.panel import Id, Panel, Values
 from toa.estimators.alarms import AlarmRule
 from toa.estimators.fitted_detector import FittedDetector
@@ -75,15 +75,7 @@ class Stream:
         values = panel.values[index]
         times = None if panel.times is None else panel.times[index]
         if times is not None and self.seen:
-            assert panel.freq is not None
-            expected = make_times(self.time, panel.freq, 2)[1]
-            if times[0] != expected:
-                raise ArgumentError(
-                    panel.label(index, "rows"),
-                    f"continue with {expected}, after {self.time}",
-                    f"{times[0]} at data row {panel.rows[index][0] + 1}",
-                    "pass each row once and in order, or call reset_stream()",
-                )
+            check_continues(panel, index, self.time, "pass each row once and in order, or call reset_stream()")
         run = self.run
         flags = np.zeros(len(above), dtype=np.int64)
         for row, is_above in enumerate(above):
