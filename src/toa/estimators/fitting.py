@@ -22,6 +22,7 @@ from toa.data.panel import Panel
 from toa.estimators.architecture import NETWORK
 from toa.estimators.baselines import choose_season
 from toa.estimators.choice import fit_ensemble, weigh_at
+from toa.estimators.context import ContextRows
 from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Ceiling
 from toa.estimators.families import candidates
@@ -59,9 +60,12 @@ def fit_forecaster(
 
 def _fit_alone(panel: Panel, columns: tuple[str, ...], settings: ForecastSettings, season: int) -> FittedForecaster:
     """The network without other methods; its work and time are not limited."""
-    network = fit_alone(panel.complete(), columns, settings)
+    complete = panel.complete()
+    network = fit_alone(complete, columns, settings)
     network = replace(network, counts=torch.from_numpy(find_counts(panel, columns)))
-    return _assemble(panel, settings, season, inputs=network.inputs, network=network, choice=None)
+    borders = np.array(settings.borders(complete.lengths))
+    context = ContextRows(np.repeat(borders[:, None], len(columns), axis=1))
+    return _assemble(panel, settings, season, inputs=network.inputs, network=network, choice=None, context=context)
 
 
 def _fit_weighted(
@@ -102,6 +106,7 @@ def _fit_weighted(
         inputs=inputs,
         network=network,
         choice=choice,
+        context=ContextRows(column_origins.rows_before(fit_rows.rows_per_column)),
         panel_methods=panel_methods,
         truncated=tuple(ceiling.left_out),
     )
@@ -191,6 +196,7 @@ def _assemble(
     inputs: Inputs,
     network: FittedNetwork | None,
     choice: Choice | None,
+    context: ContextRows,
     panel_methods: Mapping[str, FittedMethod] | None = None,
     truncated: tuple[str, ...] = (),
 ) -> FittedForecaster:
@@ -209,4 +215,5 @@ def _assemble(
         choice=choice,
         panel_methods={} if panel_methods is None else panel_methods,
         truncated=truncated,
+        context=context,
     )

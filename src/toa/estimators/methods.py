@@ -89,6 +89,10 @@ class FittedMethod(Protocol):
     def reads_panel(self) -> bool:
         """Whether it reads the panel and the features of histories, not their values alone."""
 
+    @property
+    def rows_read(self) -> int:
+        """Rows before a forecast that it reads, at most."""
+
     @abstractmethod
     def forecast(self, histories: Histories) -> ForecastRows:
         """Forecasts (N, P), one row per window and column."""
