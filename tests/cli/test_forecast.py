@@ -212,6 +212,10 @@ def test_bad_files_and_models_are_refused(table, tmp_path) -> None:
     assert (code, "No such file" in text) == (2, True)
     code, text = call(tmp_path, "--horizon", 6)
     assert (code, "with parquet files, got none below" in text) == (2, True)
+    (tmp_path / "parts").mkdir()
+    wide().to_parquet(tmp_path / "parts" / "a.parquet")
+    code, text = call(tmp_path / "parts", "--horizon", 6, "--id", "id", "--covariate", "heat")
+    assert (code, "--covariate must be left out for the folder" in text) == (2, True)
     saved = tmp_path / "m.toa"
     call(table, "--horizon", 6, "--save", saved, "--out", tmp_path / "a.csv", *QUICK)
     assert "error: --horizon must be from 1 to 6" in call(table, "--model", saved, "--horizon", 7)[1]

@@ -45,11 +45,11 @@ class _Problem(NamedTuple):
     """What is wrong with some times: the rule that they break, the first such row, and what to do.
 
     Attributes:
-        place: Place of the first row in the order of the series.
+        row: The first such row, in the order of the series.
         other: What to do instead.
     """
 
-    place: int
+    row: int
     rule: str
     value: str
     remedy: str
@@ -144,7 +144,7 @@ def _gap_problems(
     try:
         freq, places = find_grid(times[kept], inner, rows.order[kept], freq, name)
     except ArgumentError:
-        # without a common frequency no gap can be told: that is the error of the sorted table
+        # gaps need a common frequency: without one, that is the error of the sorted table
         return []
     return _gaps(times, rows, kept, inner, freq, places)
 
@@ -169,7 +169,7 @@ def _places(rows: SeriesRows, place: int, count: int, what: str) -> str:
 
 def _error_of(problems: list[_Problem], times: pd.Index, rows: SeriesRows, name: Name) -> ArgumentError:
     """One error for all problems, whose remedies are done one after the other."""
-    first = problems[0].place
+    first = problems[0].row
     others = dict.fromkeys(problem.other for problem in reversed(problems))
     return ArgumentError(
         rows.name_of(first, name),

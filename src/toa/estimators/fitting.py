@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from toa._console import show_steps
 from toa.data.frequency import season_of
 from toa.data.panel import Panel
 from toa.estimators.architecture import NETWORK
@@ -83,7 +84,9 @@ def _fit_weighted(
     if np.isfinite(column_origins.actual(series)).any():
         training = fit_rows.before(origins, column_origins)
         histories = fit_rows.at(origins, column_origins)
-        validated = validate(candidates(settings, season), training, histories)
+        methods = candidates(settings, season)
+        with show_steps("methods", len(methods), shown=settings.network.progress) as begin:
+            validated = validate(methods, training, histories, begin)
         validated = _add_seeds(validated, training, histories, column_origins, series)
     all_rows = fit_rows.all_rows()
     ensemble, forecasts = fit_ensemble(series, column_origins, validated, all_rows)

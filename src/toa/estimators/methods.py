@@ -11,7 +11,7 @@ Alphabet: N histories, one per window and column, W windows, C columns, S series
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -148,13 +148,19 @@ class Validated:
     forecasts: ForecastRows
 
 
-def validate(methods: Mapping[str, Method], training: Training, histories: Histories) -> dict[str, Validated]:
+def validate(
+    methods: Mapping[str, Method],
+    training: Training,
+    histories: Histories,
+    begin: Callable[[str], None] = lambda name: None,
+) -> dict[str, Validated]:
     """Fit each method to the rows before the origins, and forecast after the histories there.
 
-    The ceiling of the training allows the first method in any case.
+    The ceiling of the training allows the first method in any case. `begin` is called with the name of each method.
     """
     validated: dict[str, Validated] = {}
     for name, method in methods.items():
+        begin(name)
         seconds = method.seconds(training.ceiling)
         if validated and seconds is not None and not training.ceiling.allows(name, seconds):
             continue
