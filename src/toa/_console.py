@@ -2,12 +2,16 @@
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, TaskID
     from rich.table import Table
     from rich.text import Text
 
@@ -61,30 +65,89 @@ def is_first() -> bool:
     return all(rank == "0" for rank in ranks)
 
 
+def shows_progress(wanted: bool | None) -> bool:
+    """Whether progress is shown; None: in a terminal or a notebook, but in no file, pipe or test."""
+    if wanted is not None:
+        return wanted
+    if "PYTEST_CURRENT_TEST" in os.environ or not is_first():
+        return False
+    if make_console().is_jupyter:
+        # without this package rich would print a warning at every step
+        return find_spec("ipywidgets") is not None
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+class ProgressBars:
+    """Progress bars by title. A bar starts with its first step, so that an early error is printed alone."""
+
+    def __init__(self, progress: "Progress") -> None:
+        self._progress = progress
+        self._bars: dict[str, TaskID] = {}
+
+    def update(self, title: str, done: int, total: int, note: str) -> None:
+        """Show how much is done, and a note beside it."""
+        self._progress.start()
+        if title not in self._bars:
+            self._bars[title] = self._progress.add_task(show_controls(title), total=None, note="")
+        self._progress.update(self._bars[title], completed=done, total=total, note=show_controls(note))
+
+
+# the bars that are shown, if any: a terminal shows one group at a time
+_shown_bars: ContextVar[ProgressBars | None] = ContextVar("shown_bars", default=None)
+
+
 @contextmanager
-def show_epochs(description: str = "") -> Iterator[Callable[..., None]]:
-    """Show progress bars of training, one per title; yields the observer that `toa.training.train` calls."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+def show_bars() -> Iterator[ProgressBars]:
+    """Progress bars; within another call, those of that call."""
+    outer = _shown_bars.get()
+    if outer is not None:
+        yield outer
+        return
+
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("loss {task.fields[losses]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     progress = Progress(*columns, console=make_console())
-    bars: dict[str, TaskID] = {}
-
-    def observe(done: int, total: int, loss: float, validation: float | None, title: str = description) -> None:
-        # a bar starts with the first step, so that an early error is printed alone
-        progress.start()
-        if title not in bars:
-            bars[title] = progress.add_task(show_controls(title), total=None, losses="-")
-        losses = f"{loss:.4f}" + ("" if validation is None else f", validation {validation:.4f}")
-        progress.update(bars[title], completed=done, total=total, losses=losses)
-
+    bars = ProgressBars(progress)
+    token = _shown_bars.set(bars)
     try:
-        yield observe
+        yield bars
     finally:
+        _shown_bars.reset(token)
         progress.stop()
+
+
+@contextmanager
+def show_steps(title: str, total: int, *, shown: bool) -> Iterator[Callable[[str], None]]:
+    """A progress bar of named steps; yields a function that is called with the name of each step as it begins."""
+    if not shown:
+        yield lambda name: None
+        return
+    begun = 0
+    with show_bars() as bars:
+
+        def begin(name: str) -> None:
+            nonlocal begun
+            bars.update(title, begun, total, name)
+            begun += 1
+
+        yield begin
+        bars.update(title, total, total, "")
+
+
+@contextmanager
+def show_epochs(description: str = "") -> Iterator[Callable[..., None]]:
+    """Progress bars of training, one per title; yields the observer that `toa.training.train` calls."""
+    with show_bars() as bars:
+
+        def observe(done: int, total: int, loss: float, validation: float | None, title: str = description) -> None:
+            losses = f"{loss:.4f}" + ("" if validation is None else f", validation {validation:.4f}")
+            bars.update(title, done, total, f"loss {losses}")
+
+        yield observe

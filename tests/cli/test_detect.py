@@ -465,7 +465,9 @@ def test_a_stopped_classifier_leaves_its_best_model(tmp_path, monkeypatch):
     rows.loc[3, "kind"] = "slow"
     table = write(rows, tmp_path / "own.csv")
     model = tmp_path / "m.toa"
-    code, text = call("classify", table, "--label", "kind", "--save", model, "--epochs", "50", "--device", "cpu")
+    code, text = call(
+        "classify", table, "--label", "kind", "--save", model, "--epochs", "50", "--progress", "--device", "cpu"
+    )
     assert code == 130
     assert "stopped after" in text
     assert f"the best model so far is in {model}." in text

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.estimators.signals import long, wide
+from tests.estimators.stages import only
 from toa.cli import app
 from toa.estimators import Forecaster
 from toa.models import BACKBONES
@@ -88,6 +89,21 @@ def test_a_saved_model_is_used_without_training(table, tmp_path) -> None:
     assert "if the model was fitted to the tested rows, their errors are too low." in text
 
 
+@pytest.mark.filterwarnings("always")
+def test_a_model_names_a_table_with_fewer_rows_than_it_was_validated_with(table, tmp_path) -> None:
+    saved, out = tmp_path / "load.toa", tmp_path / "next.csv"
+    with only("linear"):
+        assert call(table, "--horizon", 6, "--save", saved, "--out", out)[0] == 0
+    code, text = call(table, "--model", saved, "--out", out)
+    assert code == 0, text
+    assert "warning" not in text
+    wide().tail(5).to_csv(tmp_path / "short.csv", index=False)
+    code, text = call(tmp_path / "short.csv", "--model", saved, "--out", out)
+    assert code == 0, text
+    assert "warning: DATA has 5 rows, but the forecast read " in text
+    assert text.count("warning") == 1
+
+
 @pytest.mark.slow
 def test_several_series_with_covariates(tmp_path) -> None:
     long().to_csv(tmp_path / "shops.csv", index=False)
@@ -155,7 +171,10 @@ FILES = {
         "or --missing interpolate",
     ),
     "gap": (lambda frame: frame.drop(index=[50, 51]), "fill them with --missing interpolate, --missing ffill"),
-    "several series": (lambda frame: pd.concat([frame, frame]), "sort it, or give --id, if it has several series"),
+    "several series": (
+        lambda frame: pd.concat([frame, frame]),
+        "sort it and keep one row per date, or give --id, if it has several series",
+    ),
     "dates again": (
         lambda frame: pd.concat([frame, frame]).sort_values("date"),
         "keep one row per date, or give --id, if it has several series",
@@ -193,6 +212,10 @@ def test_bad_files_and_models_are_refused(table, tmp_path) -> None:
     assert (code, "No such file" in text) == (2, True)
     code, text = call(tmp_path, "--horizon", 6)
     assert (code, "with parquet files, got none below" in text) == (2, True)
+    (tmp_path / "parts").mkdir()
+    wide().to_parquet(tmp_path / "parts" / "a.parquet")
+    code, text = call(tmp_path / "parts", "--horizon", 6, "--id", "id", "--covariate", "heat")
+    assert (code, "--covariate must be left out for the folder" in text) == (2, True)
     saved = tmp_path / "m.toa"
     call(table, "--horizon", 6, "--save", saved, "--out", tmp_path / "a.csv", *QUICK)
     assert "error: --horizon must be from 1 to 6" in call(table, "--model", saved, "--horizon", 7)[1]

@@ -140,7 +140,7 @@ def test_minutes_that_the_clocks_repeat_need_their_zone() -> None:
     panel = read_panel(frame, time_zone="Europe/Rome")
     assert panel.times is not None
     assert (panel.times[0] == minutes).all()
-    with pytest.raises(ValueError, match=message("at data row 101; sort it, or give id, if it has several series.")):
+    with pytest.raises(ValueError, match=message("at data row 101", "date, or give id, if it has several series.")):
         read_panel(frame.iloc[[*range(100), 45, *range(100, 140)]])
 
 

@@ -135,10 +135,30 @@ DATES = wide()["date"]
 BAD: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "duplicate": (off(wide(), 7, "date", DATES[6]), {}, ("data must have each date once", "06:00:00", "data row 8")),
     "unsorted": (off(wide(), 7, "date", DATES[3]), {}, ("data must be sorted by date", "03:00:00", "data row 8")),
+    "unsorted, with duplicates and gaps": (
+        wide().iloc[[0, 1, 2, 4, 3, 3, *range(5, 20), *range(22, 30)]],
+        {},
+        (
+            "data must be sorted by date, have each date once and have a row at every step of its frequency 'h', "
+            "got 2024-01-01 03:00:00 after 2024-01-01 04:00:00 at data row 5 (1 such row), "
+            "2024-01-01 03:00:00 again at data row 6 (1 such row) and "
+            "2024-01-01 22:00:00 after 2024-01-01 19:00:00 at data row 22 (1 such gap); "
+            "sort it, keep one row per date and add the missing rows, or fill them with missing='interpolate', "
+            "missing='ffill' or missing='zero', or give id, if it has several series.",
+        ),
+    ),
+    "unsorted with gaps that may be filled": (
+        wide().iloc[[0, 1, 2, 4, 3, *range(5, 20), *range(22, 30)]],
+        {"missing": "ffill"},
+        ("data must be sorted by date, got 2024-01-01 03:00:00 after", "(1 such row); sort it, or give id"),
+    ),
     "two recordings": (
         pd.DataFrame({"run": [1, 2, 2, 2, 1, 1], "t": [0, 0, 1, 0, 1, 2], "x": 1.0}),
         {"id": "run", "time": "t"},
-        ("series 2 of data must be sorted by step, got 0 after 1 at data row 4; sort it, or give two recordings",),
+        (
+            "series 2 of data must be sorted by step and have each step once, got 0 after 1 at data row 4",
+            "; sort it and keep one row per step, or give two recordings different ids.",
+        ),
     ),
     "two interleaved recordings": (
         pd.DataFrame({"run": [1, 2, 2, 2], "t": [0, 0, 0, 1], "x": 1.0}),

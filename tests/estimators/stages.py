@@ -21,6 +21,7 @@ class Given:
     """A method of which only the forecasts at the origins are known."""
 
     reads_panel: bool = True
+    rows_read: int = 1
 
     def forecast(self, histories: Histories) -> np.ndarray:
         raise AssertionError("only the forecasts at the origins are known")

@@ -101,6 +101,7 @@ def test_a_saved_forecaster_gives_the_same_forecast(fitted, tmp_path):
     pd.testing.assert_frame_equal(other.predict(table), fitted.predict(table), check_exact=True)
 
 
+@pytest.mark.filterwarnings("ignore:.* wherever it was validated")
 @pytest.mark.parametrize("rows", [1, 2, 30])
 def test_histories_of_any_length_are_forecast(fitted, rows):
     forecast = fitted.predict(frame_of(led_columns(rows, seed=5)))

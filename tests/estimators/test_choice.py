@@ -148,7 +148,8 @@ def test_a_short_series_does_not_shorten_the_look_back_of_long_ones() -> None:
     forecast = model.predict()
     assert forecast["id"].value_counts().to_dict() == {"x": 6, "y": 6, "z": 6}
     assert np.isfinite(forecast["y"]).all()
-    assert np.isfinite(model.predict(long(z=4)[["id", "day", "y"]])["y"]).all()
+    with pytest.warns(UserWarning, match=message("series 'z' of data has 4 rows, but the forecast read 6 rows")):
+        assert np.isfinite(model.predict(long(z=4)[["id", "day", "y"]])["y"]).all()
 
 
 def test_covariates_reach_the_network_and_methods_beside_it() -> None:

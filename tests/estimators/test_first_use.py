@@ -141,6 +141,7 @@ def test_json_keeps_microseconds(tmp_path: Path) -> None:
     assert json.loads(path.read_text().splitlines()[0]) == {"time": "2024-01-01T00:00:00.000"}
 
 
+@pytest.mark.filterwarnings("ignore:.* wherever it was validated")
 def test_a_new_series_of_one_row_has_the_usual_interval() -> None:
     generator = np.random.default_rng(0)
     levels = {"a": (1000.0, 50.0), "b": (1200.0, 50.0), "c": (1.0, 1e-3)}

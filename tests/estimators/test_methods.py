@@ -21,6 +21,7 @@ class FittedMeans:
     means: np.ndarray
     horizon: int
     reads_panel: bool
+    rows_read: int = 1
 
     def forecast(self, histories):
         if self.reads_panel:

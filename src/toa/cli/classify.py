@@ -49,6 +49,7 @@ def classify(
     epochs: int | None = None,
     seed: int | None = None,
     device: str = "auto",
+    progress: Annotated[bool | None, typer.Option("--progress/--no-progress")] = None,
 ) -> None:
     """Train a classifier on labelled time series, and classify others.
 
@@ -91,10 +92,9 @@ def classify(
         "epochs": epochs,
         "seed": seed,
         "device": device,
+        "progress": progress,
     }
     _check_options(options)
-
-    from toa.estimators import Classifier
 
     cases, labels = terminal.read_cases_file(data, options)
     if model is None:
@@ -103,6 +103,9 @@ def classify(
     console = make_console()
     if model is None:
         cases = _read_cases(console, cases, labels, tested, options)
+
+    from toa.estimators import Classifier
+
     with terminal.shown_as("y", "the labels"):
         classifier = terminal.fitted(Classifier, options, cases, labels)
     if model is None:
@@ -128,6 +131,7 @@ def _check_options(options: dict[str, Any]) -> None:
         remedy = "leave it out and give --save: the accuracy is then cross-validated on DATA"
         raise ArgumentError("--test", "be a file of other cases", test, remedy)
     terminal.check_files(data, model, test)
+    terminal.check_fit_options(options)
     terminal.check_results(options, "out")
     if options["page"] is not None and model is None and test is None:
         raise ArgumentError("--page", "come with --test or --model, whose cases it shows", "neither")
@@ -149,16 +153,19 @@ def _check_label(cases: Any, labels: Any, options: dict[str, Any]) -> None:
 
 def _read_cases(console: "Console", cases: Any, labels: Any, tested: Any, options: dict[str, Any]) -> "Panel":
     """The cases to train on; sets the option `length` to that of the longest case to train on or to classify."""
-    from toa.estimators import Classifier
+    from toa.data.frames import read_cases
 
     reading: Any = {name: options[name] for name in ("id", "time", "label", "day_first", "time_zone")}
     reading |= {"values": options["values"] or None, "missing": options["missing"] or "error"}
     reading["missing_values"] = options["missing_values"] or None
-    reader = Classifier(**reading)
-    panel = reader.read(cases)
+    # read alone first: the estimators take long to import
+    panel = read_cases(cases, **reading)
     console.print(_describe(panel, options["data"].name), soft_wrap=True)
     _warn_of_single(panel.labels if labels is None else labels)
     if options["test"] is not None:
+        from toa.estimators import Classifier
+
+        reader = Classifier(**reading)
         # before training: the file is checked, and its longest case can be classified
         with terminal.shown_as("X", "--test"):
             options["length"] = max(max(panel.lengths), max(reader.read(tested, like=panel).lengths))

@@ -56,6 +56,7 @@ def detect(
     epochs: int | None = None,
     seed: int | None = None,
     device: str = "auto",
+    progress: Annotated[bool | None, typer.Option("--progress/--no-progress")] = None,
 ) -> None:
     """Flag unusual rows of a table, and merge them into events with the channels that cause them.
 
@@ -104,18 +105,20 @@ def detect(
         "epochs": epochs,
         "seed": seed,
         "device": device,
+        "progress": progress,
     }
     _check_options(options)
+
+    source = frame = terminal.read_data(data, options)
+    labels = _take_labels(frame, label, data)
+    normal = _normal_rows(frame, options) if model is None else None
+    _check_names(frame, (id, time), data)
 
     from toa.estimators import AnomalyDetector
     from toa.estimators.detector import MODELS
 
     if method is not None:
         check_choice("--method", method, MODELS)
-    source = frame = terminal.read_data(data, options)
-    labels = _take_labels(frame, label, data)
-    _check_names(frame, (id, time), data)
-    normal = _normal_rows(frame, options) if model is None else None
     with terminal.shown_as("data", "data" if train is None else "--train"):
         detector = terminal.fitted(AnomalyDetector, options, normal)
     if model is not None:
@@ -153,6 +156,7 @@ def _check_options(options: dict[str, Any]) -> None:
     if model is not None and train is not None:
         raise ValueError("--train cannot be combined with --model, which is trained already; leave one out.")
     terminal.check_files(options["data"], model, train)
+    terminal.check_fit_options(options)
     terminal.check_share("--contamination", options["contamination"])
     if model is None:
         _check_numbers(options["threshold"] or "adaptive", options["contamination"], options["alarms_per_day"])
@@ -164,6 +168,7 @@ def _check_options(options: dict[str, Any]) -> None:
 def _normal_rows(frame: "pd.DataFrame", options: dict[str, Any]) -> "pd.DataFrame":
     """The rows to train on: those of --train, or else the searched ones."""
     if options["train"] is None:
+        terminal.check_table(frame, options)
         return frame
     normal = terminal.read_data(options["train"], options)
     if options["label"] in normal.columns:
@@ -237,12 +242,14 @@ def _check_rows(frame: "pd.DataFrame", normal: "pd.DataFrame", options: dict[str
     import numpy as np
 
     from toa.data.frames import match_panel, read_panel
-    from toa.estimators.sizes import choose_window
 
     reading: Any = {name: options[name] or None for name in ("id", "time", "values")}
     reading |= {"missing": options["missing"] or "error", "missing_values": options["missing_values"] or None}
     reading |= {name: options[name] for name in ("day_first", "time_zone")}
     trained = read_panel(normal, name="--train", **reading)
+
+    from toa.estimators.sizes import choose_window
+
     window = choose_window(options["window"], max(trained.lengths))
     searched = read_panel(frame, usual_freq=trained.freq, **reading)
     columns = zip(searched.columns, np.concatenate(searched.values).T, strict=True)

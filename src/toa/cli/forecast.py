@@ -68,6 +68,7 @@ def forecast(
     workers: int | None = None,
     address: str | None = None,
     zero_shot: Annotated[bool, typer.Option("--zero-shot")] = False,
+    progress: Annotated[bool | None, typer.Option("--progress/--no-progress")] = None,
 ) -> None:
     """Forecast the next rows of a table, with intervals and a figure.
 
@@ -130,6 +131,7 @@ def forecast(
         "workers": workers,
         "address": address,
         "zero_shot": zero_shot,
+        "progress": progress,
     }
     if zero_shot:
         from toa.cli.zero_shot import forecast_zero_shot
@@ -145,12 +147,13 @@ def forecast(
     _check_options(options)
     terminal.check_results(options, "out")
 
-    from toa.estimators import Forecaster
-
     source = frame = terminal.read_data(data, options)
     covariate_table = None if future is None else terminal.read_data(future, options)
-    if model is None and covariate_table is not None:
-        _check_covariates(covariates or (), frame, covariate_table, future)
+    if model is None:
+        _check_table(frame, covariate_table, options)
+
+    from toa.estimators import Forecaster
+
     check = None if covariate_table is None else partial(_check_future, frame, covariate_table)
     tested = trial = None
     if test is not None and model is None:
@@ -177,14 +180,17 @@ def forecast(
     terminal.write_results(options, {"out": forecasts}, draw, forecaster, frame, source=source, **how)
 
 
-def _check_covariates(
-    covariates: "Sequence[str]", frame: "pd.DataFrame", table: "pd.DataFrame", future: Path | None
-) -> None:
-    """Raise ValueError if the table of --future lacks a covariate of the data."""
-    for name in covariates:
-        if name in frame and name not in table:
+def _check_table(frame: "pd.DataFrame", table: "pd.DataFrame | None", options: dict[str, Any]) -> None:
+    """Raise ValueError for data that cannot be read, or if the table of --future lacks a covariate of them."""
+    inputs = [name for kind in ("covariates", "static", "past_covariates") for name in options[kind] or ()]
+    values = [*options["values"], *inputs] if options["values"] else None
+    # as the forecaster reads it
+    reading: Any = {"values": values, "late_columns": True, "categories": dict.fromkeys(inputs)}
+    terminal.check_table(frame, options, beside_target=inputs, **reading)
+    for name in options["covariates"] or ():
+        if table is not None and name in frame and name not in table:
             rule = f"have the covariate {name!r} of the forecast steps"
-            raise ArgumentError("--future", rule, f"no such column in {future}", "add it")
+            raise ArgumentError("--future", rule, f"no such column in {options['future']}", "add it")
 
 
 def _check_future(frame: "pd.DataFrame", table: "pd.DataFrame", forecaster: "Forecaster") -> None:
@@ -209,18 +215,23 @@ def _print_test(
     return tested
 
 
-def _forecast_folder(options: dict[str, Any]) -> None:
-    """Fit to a sample of the series of a folder, or load a model, and forecast all series file by file."""
-    import tempfile
+def _check_folder(options: dict[str, Any]) -> None:
+    """Raise ValueError for options that are wrong for a folder, before training."""
+    from toa.integrations.ray import part_files
 
-    from toa.estimators import Forecaster
-    from toa.integrations.ray import forecast_parts, part_files, sample_series
-
-    data, out, model, save = (options[name] for name in ("data", "out", "model", "save"))
+    data, out, model = (options[name] for name in ("data", "out", "model"))
     for name in ("picture", "page", "test", "future"):
         if options[name] is not None:
             raise ValueError(f"--{name} goes with a single table, got it for the folder {data}; leave it out.")
     part_files(data)
+    terminal.check_fit_options(options)
+    if model is None and options["covariates"]:
+        raise ArgumentError(
+            "--covariate",
+            f"be left out for the folder {data}, whose forecasts have no --future",
+            ", ".join(options["covariates"]),
+            "name columns that are known only in the past with --past-covariate",
+        )
     for name in ("horizon", "id"):
         if model is None and options[name] is None:
             raise ArgumentError(f"--{name}", f"be given to train on the folder {data}", "nothing")
@@ -233,6 +244,18 @@ def _forecast_folder(options: dict[str, Any]) -> None:
             f"{out} with files",
             "choose another, or give the --model that wrote them to forecast the rest",
         )
+
+
+def _forecast_folder(options: dict[str, Any]) -> None:
+    """Fit to a sample of the series of a folder, or load a model, and forecast all series file by file."""
+    import tempfile
+
+    _check_folder(options)
+    data, out, model, save = (options[name] for name in ("data", "out", "model", "save"))
+
+    from toa.estimators import Forecaster
+    from toa.integrations.ray import forecast_parts, sample_series
+
     terminal.check_destinations(save)
     console = make_console()
     with tempfile.TemporaryDirectory() as folder:
@@ -263,6 +286,7 @@ def _check_options(options: dict[str, Any]) -> None:
     for name in ("executor", "workers", "address"):
         if options[name] is not None:
             raise ValueError(f"--{name} goes with a folder of parquet files, got {options['data']}; leave it out.")
+    terminal.check_fit_options(options)
     for option, share in (("--interval", options["interval"] or None), ("--test", options["test"])):
         terminal.check_share(option, share)
     for level in options["quantiles"] or ():

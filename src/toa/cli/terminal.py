@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from toa._checks import Argument, ArgumentError, ArgumentWarning, MissingFileError
+from toa._checks import (
+    Argument,
+    ArgumentError,
+    ArgumentWarning,
+    MissingFileError,
+    check_choice,
+    check_count,
+    check_positive,
+)
 from toa._console import is_first, make_console, show_controls
 
 if TYPE_CHECKING:
@@ -39,6 +47,10 @@ OPTION_NAMES = {"X": "data", "model": "method", "test_size": "test"}
 SETTINGS = ("allow_constant", "fill", "missing_values", "split")
 # names that a help text may use in braces, each with the registry or the function that lists the choices
 CHOICES: dict[str, str] = {}
+# options that are counts of at least 1
+_COUNTS = ("horizon", "lookback", "season", "seeds", "epochs", "window", "min_length")
+# options of reading a table
+_READING = ("id", "time", "values", "freq", "missing", "missing_values", "day_first", "time_zone")
 # among the options of a command, the error of a model that could not be saved
 SAVE_ERROR = "save error"
 
@@ -252,6 +264,35 @@ def check_results(options: dict[str, Any], *tables: str) -> None:
         taken[path.resolve()] = name
 
 
+def check_fit_options(options: Mapping[str, Any]) -> None:
+    """Raise ValueError for an effort, a count or a time that no fit takes, before heavy imports."""
+    from toa.estimators.effort import EFFORTS
+
+    if options.get("effort") is not None:
+        check_choice("effort", options["effort"], EFFORTS)
+    for name in _COUNTS:
+        if options.get(name) is not None:
+            check_count(name, options[name], 1)
+    if options.get("time_limit") is not None:
+        check_positive("time_limit", options["time_limit"])
+
+
+def check_table(frame: "pd.DataFrame", options: Mapping[str, Any], **reading: Any) -> None:
+    """Raise ValueError for a table that a fit could not read, before heavy imports.
+
+    Args:
+        options: Options of the command; those of reading a table are used.
+        reading: Further arguments of `toa.data.frames.read_panel`.
+    """
+    from toa.data.frames import read_panel
+
+    chosen = {name: options[name] for name in _READING if options.get(name) not in (None, [])}
+    with warnings.catch_warnings():
+        # the fit reads the table again, and warns
+        warnings.simplefilter("ignore")
+        read_panel(frame, **{**chosen, **reading})
+
+
 def check_share(option: str, value: float | None) -> None:
     """Raise ValueError for a share outside (0, 1); None is none."""
     if value is not None and not 0.0 < value < 1.0:
@@ -331,13 +372,14 @@ def fitted(
         # how to read this table, not the one of fit
         names = ("day_first", "time_zone", "missing", "missing_values")
         dates = {name: arguments.pop(name) for name in names if name in arguments}
+        arguments.pop("progress", None)
         for name in (*arguments, *(name for name in ("network_only", "method") if options.get(name))):
             raise ValueError(f"--{name.replace('_', '-')} goes with training, got it beside --model; leave it out.")
         estimator = kind.load(model, device=None if device == "auto" else device).set_params(**dates)
     else:
         if options.get("network_only") or options.get("method"):
             arguments["model"] = options.get("method") or "toa"
-        estimator = kind(**arguments, device=device, progress=True)
+        estimator = kind(**arguments, device=device)
         if check is not None:
             check(estimator)
         try:

@@ -1,6 +1,8 @@
 """Datasets: the catalogue, the Panel that all tables become, scaling, splits, windows and cases."""
 
-from toa.data.anomaly import AnomalyData, LabelledSeries, check_own_files, load_anomaly, locate_anomaly, read_anomaly
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from toa.data.catalogue import (
     ANOMALY_SETS,
     CLASSIFICATION_SETS,
@@ -10,14 +12,6 @@ from toa.data.catalogue import (
     ClassificationSpec,
     DatasetSpec,
     FileSpec,
-)
-from toa.data.classification import (
-    CaseBatch,
-    Cases,
-    ClassificationData,
-    fetch_classification,
-    load_classification,
-    locate_classification,
 )
 from toa.data.collections import COLLECTIONS, Collection, CollectionSpec, load_collection, read_tsf
 from toa.data.files import (
@@ -30,13 +24,54 @@ from toa.data.files import (
     locate,
     verify,
 )
-from toa.data.forecast import ForecastData, load_forecast
 from toa.data.formats import read_frame
 from toa.data.frequency import mark_names, time_marks
 from toa.data.panel import Panel
-from toa.data.splits import SPLIT_RULES, Segment, Split, StandardScaler, split_rows
+from toa.data.splits import SPLIT_RULES, Segment, Split, split_rows
 from toa.data.tables import read_csv_series, read_dataset, read_labels, read_ts, read_values
-from toa.data.windows import SeriesWindows, WindowBatch, Windows, place_series
+
+if TYPE_CHECKING:
+    from toa.data.anomaly import (
+        AnomalyData,
+        LabelledSeries,
+        check_own_files,
+        load_anomaly,
+        locate_anomaly,
+        read_anomaly,
+    )
+    from toa.data.classification import (
+        CaseBatch,
+        Cases,
+        ClassificationData,
+        fetch_classification,
+        load_classification,
+        locate_classification,
+    )
+    from toa.data.forecast import ForecastData, load_forecast
+    from toa.data.scaling import StandardScaler
+    from toa.data.windows import SeriesWindows, WindowBatch, Windows, place_series
+
+# names of modules that import torch, which load on first use: reading a table does not need them
+_LATER = {
+    **dict.fromkeys(
+        ("AnomalyData", "LabelledSeries", "check_own_files", "load_anomaly", "locate_anomaly", "read_anomaly"),
+        "anomaly",
+    ),
+    **dict.fromkeys(
+        (
+            "CaseBatch",
+            "Cases",
+            "ClassificationData",
+            "fetch_classification",
+            "load_classification",
+            "locate_classification",
+        ),
+        "classification",
+    ),
+    **dict.fromkeys(("ForecastData", "load_forecast"), "forecast"),
+    "StandardScaler": "scaling",
+    **dict.fromkeys(("SeriesWindows", "WindowBatch", "Windows", "place_series"), "windows"),
+}
 
 __all__ = [
     "ANOMALY_SETS",
@@ -93,3 +128,9 @@ __all__ = [
     "time_marks",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(importlib.import_module(f"toa.data.{_LATER[name]}"), name)
+    raise AttributeError(f"module 'toa.data' has no attribute {name!r}")

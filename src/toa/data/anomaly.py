@@ -17,7 +17,7 @@ from toa._checks import ArgumentError
 from toa.data.catalogue import ANOMALY_SETS, AnomalyFiles, AnomalySpec
 from toa.data.files import DatasetNotFoundError, checksum, joint_checksum, locate
 from toa.data.files import verify as verify_file
-from toa.data.splits import StandardScaler
+from toa.data.scaling import StandardScaler
 from toa.data.tables import read_labels, read_values
 
 

@@ -24,7 +24,7 @@ from toa._checks import Argument, ArgumentError, MissingFileError, check_at_leas
 from toa.data.catalogue import CLASSIFICATION_SETS, UEA_ARCHIVE, ClassificationSpec
 from toa.data.files import DatasetNotFoundError, checksum, data_folders, find_file, joint_checksum
 from toa.data.panel import Panel, Values
-from toa.data.splits import StandardScaler
+from toa.data.scaling import StandardScaler
 from toa.data.tables import read_ts
 from toa.data.windows import epoch_order
 

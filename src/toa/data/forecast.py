@@ -12,7 +12,8 @@ from toa.data.catalogue import DATASETS, DatasetSpec
 from toa.data.files import checksum, locate
 from toa.data.files import verify as verify_file
 from toa.data.frequency import FREQUENCIES, time_marks
-from toa.data.splits import Split, StandardScaler, split_rows
+from toa.data.scaling import StandardScaler
+from toa.data.splits import Split, split_rows
 from toa.data.tables import read_csv_series, read_dataset
 from toa.data.windows import DEFAULT_BUDGET, Windows, place_series
 

@@ -37,7 +37,8 @@ from toa.data.columns import (
 )
 from toa.data.frequency import Frequency, make_times
 from toa.data.layouts import Layout, find_layout, to_table
-from toa.data.panel import MISSING, Id, Missing, Panel, Values, by_id, fill_missing, is_number, make_panel, to_numbers
+from toa.data.panel import MISSING, Id, Missing, Panel, Values, fill_missing, is_number, make_panel, to_numbers
+from toa.data.series_times import group_rows
 
 
 def read_panel(
@@ -265,7 +266,7 @@ def _split_labels(frame: Any, label: str | None, name: Name) -> tuple[Any, Any]:
 
 def _count_rows(ids: np.ndarray, id: str, name: Name, *, check: bool) -> np.ndarray:
     """Rows of each id; with `check`, raises ValueError if it is not clear whether a row is a case or a step."""
-    groups = by_id(ids, id, len(ids), name)
+    groups = group_rows(ids, id, len(ids), name)
     counts = np.diff(groups.borders)
     if check and 0 < (counts > 1).sum() < (counts == 1).sum():
         raise ArgumentError(

@@ -17,26 +17,18 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64
 
-from toa._checks import Argument, ArgumentError, ArgumentWarning, Name, Phrase, check_choice, part_of
+from toa._checks import Argument, ArgumentError, ArgumentWarning, Name, Phrase, check_choice
 from toa._limits import memory_budget, shorten
-from toa.data.frequency import Frequency, clock_remedies, find_grid, make_times
+from toa.data.frequency import Frequency, make_times
+from toa.data.series_times import SeriesId, check_times, group_rows, series_name
 
 Missing = Literal["error", "ffill", "interpolate", "zero"]
 FILLS = ("ffill", "interpolate", "zero")
 MISSING = ("error", *FILLS)
-# None is the only series of a table without ids
-Id = str | int | None
+Id = SeriesId
 Values = Float64[np.ndarray, "t c"]
 # how many times larger than the table one series may become by its missing rows, whatever the memory budget
 _MOST_FILLED = 100
-# the ways to fill missing rows, for a message
-_FILLS = (
-    Argument("missing", "interpolate"),
-    ", ",
-    Argument("missing", "ffill"),
-    " or ",
-    Argument("missing", "zero"),
-)
 # what to do about missing values
 FILL_REMEDY = Phrase(
     "fill them with ",
@@ -96,7 +88,7 @@ class Panel:
 
     def label(self, place: int, name: Name = "data") -> Name:
         """Name of a series in error messages."""
-        return _series_name(self.ids[place], name)
+        return series_name(self.ids[place], name)
 
     def check_rows(self, least: int, what: str | Phrase, *remedies: str | Phrase) -> None:
         """Raise ValueError if a series has fewer rows than `least`."""
@@ -282,11 +274,6 @@ class Panel:
         return [ahead[end] for end in ends]
 
 
-def _series_name(id: Id | None, name: Name) -> Name:
-    """Name of a series in error messages; a table without ids has one series."""
-    return name if id is None else part_of(name, f"series {id!r}")
-
-
 def _check_one_type(labels: np.ndarray, name: Name) -> None:
     """Raise ValueError for text beside numbers; missing labels do not count."""
     filled = [label for label in labels if not pd.isna(label)]
@@ -302,15 +289,6 @@ def _check_one_type(labels: np.ndarray, name: Name) -> None:
 
 class MissingValuesError(ArgumentError):
     """Values are missing. What to do depends on what the user called; see `ArgumentError.with_remedies`."""
-
-
-class _Groups(NamedTuple):
-    """Row numbers sorted by series, the borders of the series in that order, and whether neighbours share a series."""
-
-    ids: tuple[Id, ...]
-    order: Int64[np.ndarray, " t"]
-    borders: Int64[np.ndarray, " s"]
-    inner: Bool[np.ndarray, " p"]
 
 
 def make_panel(
@@ -343,16 +321,23 @@ def make_panel(
         source: Further fields of the Panel.
     """
     check_choice("missing", missing, MISSING)
-    groups = by_id(ids, source.get("id_column"), len(values), name)
+    groups = group_rows(ids, source.get("id_column"), len(values), name)
     if ids is not None:
         values = values[groups.order]
         times = None if times is None else times[groups.order]
     places = None
     if times is not None:
-        _check_increasing(times, groups, name, allow_duplicates=allow_duplicates)
         if regular:
             freq = freq if groups.inner.any() else freq or usual_freq
-            freq, places = _place_on_grid(times, groups, freq, name, may_have_gaps=missing != "error")
+        freq, places = check_times(
+            times,
+            groups,
+            name,
+            freq=freq,
+            regular=regular,
+            allow_duplicates=allow_duplicates,
+            may_have_gaps=missing != "error",
+        )
     elif freq is not None:
         remedy = Phrase("name it with ", Argument("time"))
         raise ArgumentError(name, f"have times of the frequency {freq!r}", "no time column", remedy)
@@ -378,7 +363,7 @@ def make_panel(
                 # texts have no order, so an inserted row keeps the last text
                 filled = filled.copy()
                 filled[:, texts] = pd.DataFrame(filled[:, texts]).ffill()
-            label = _series_name(id, name)
+            label = series_name(id, name)
             end = _empty_end(filled, columns)
             part = part._replace(values=fill_missing(filled, columns, label, missing, end=end))
             ends += [Phrase(label, f": {end}")] if end else []
@@ -423,25 +408,6 @@ def _without_late_begins(values: Values) -> tuple[Values, Int64[np.ndarray, " c"
     # a column without values stays NaN
     before = np.arange(len(values))[:, None] < begin
     return np.where(before, values[begin, np.arange(values.shape[1])], values), begin
-
-
-def _place_on_grid(
-    times: pd.Index, groups: _Groups, freq: Frequency | None, name: Name, *, may_have_gaps: bool
-) -> tuple[Frequency, np.ndarray]:
-    """The frequency, and the position of each row on the grid of its series; raises ValueError for gaps."""
-    freq, places = find_grid(times, groups.inner, groups.order, freq, name)
-    gaps = np.flatnonzero((np.diff(places) != 1) & groups.inner)
-    if len(gaps) and not may_have_gaps:
-        last = int(gaps[0]) + 1
-        raise ArgumentError(
-            name,
-            f"have a row at every step of its frequency {freq!r}",
-            f"{times[last]} after {times[last - 1]} at data row {groups.order[last] + 1} ({len(gaps)} such gaps)",
-            "add the rows",
-            Phrase("fill them with ", *_FILLS),
-            *clock_remedies(times, last),
-        )
-    return freq, places
 
 
 def _empty_end(values: Values, columns: Sequence[str]) -> str:
@@ -568,55 +534,3 @@ def fill_missing(
         listed = f"{int(left.sum())} NaN: {', '.join(counts[:8])}{more}, {first}"
         raise MissingValuesError(name, "have no missing values", listed, *remedies)
     return values
-
-
-def _check_increasing(times: pd.Index, groups: _Groups, name: Name, *, allow_duplicates: bool) -> None:
-    """Raise ValueError for times that decrease or repeat within a series."""
-    is_dated = isinstance(times, pd.DatetimeIndex)
-    steps = np.diff(times.asi8 if is_dated else times.to_numpy())  # (T - 1,)
-    steps = np.where(groups.inner, steps, 1)
-    for wrong in (steps < 0, (steps == 0) & (not allow_duplicates)):
-        if wrong.any():
-            last = int(wrong.argmax()) + 1
-            id = groups.ids[int(np.searchsorted(groups.borders, last, "right")) - 1]
-            row = groups.order[last] + 1
-            what = _series_name(id, name)
-            kind = "date" if is_dated else "step"
-            remedies: list[str | Phrase] = ["give two recordings different ids"]
-            if id is None:
-                remedies = [Phrase("give ", Argument("id"), ", if it has several series")]
-            remedies += clock_remedies(times, last)
-            if steps[last - 1] < 0:
-                raise ArgumentError(
-                    what,
-                    f"be sorted by {kind}",
-                    f"{times[last]} after {times[last - 1]} at data row {row}",
-                    "sort it",
-                    *remedies,
-                )
-            raise ArgumentError(
-                what,
-                f"have each {kind} once",
-                f"{times[last]} again at data row {row} ({int(wrong.sum())} such rows)",
-                f"keep one row per {kind}",
-                *remedies,
-            )
-
-
-def by_id(ids: Any, column: str | None, count: int, name: Name) -> _Groups:
-    """The rows of each id; raises ValueError for an id that is neither text nor an integer."""
-    if not count:
-        raise ArgumentError(name, "have at least one row", "none")
-    if ids is None:
-        return _Groups((None,), np.arange(count), np.array([0, count]), np.ones(count - 1, dtype=bool))
-    codes, unique = pd.factorize(ids)
-    if (codes < 0).any():
-        row = int((codes < 0).argmax()) + 1
-        raise ArgumentError(name, "have an id in every row", f"none in column {column!r} at data row {row}")
-    names = tuple(unique.tolist())
-    for id in names:
-        if isinstance(id, bool) or not isinstance(id, str | int):
-            raise ArgumentError(name, "have ids that are text or integers", f"{id!r} in column {column!r}")
-    order = np.argsort(codes, kind="stable")
-    codes = codes[order]
-    return _Groups(names, order, np.searchsorted(codes, np.arange(len(names) + 1)), np.diff(codes) == 0)

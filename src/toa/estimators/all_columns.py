@@ -80,12 +80,17 @@ class FittedAllColumns:
     deviations: Float64[np.ndarray, "s c"]
     reads_panel: bool = True
 
+    @property
+    def rows_read(self) -> int:
+        """Those of the map."""
+        return self.ridge.rows_read
+
     def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
         panel = histories.panel
         assert panel is not None
         columns = histories.columns
-        read = self.ridge.rows_read
+        read = self.rows_read
         size = max(1, _BLOCK_VALUES // (read * len(columns)))
         owners = {name: place for place, name in enumerate(self.ids)}
         forecasts = []

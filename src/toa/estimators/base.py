@@ -76,7 +76,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     time_zone: str | None = None
     seed: int = 2024
     device: str = "auto"
-    progress: bool = False
+    progress: bool | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -255,6 +255,9 @@ def load_estimator(path: str | Path, *, device: str | None = None) -> Estimator:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path} must be a saved estimator, got no such file.")
+    # loaded on use: each kind is registered by its module, and all of them stand on this one
+    from toa.estimators import classifier, detector, forecaster  # noqa: F401
+
     saved = load_file(path, folder=path.is_dir())
     kind = str(saved.facts["kind"])
     check_choice(f"kind of estimator in {path}", kind, Estimator._kinds)

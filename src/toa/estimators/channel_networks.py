@@ -144,6 +144,11 @@ class FittedChannelNetwork:
     settings: ForecastSettings | None = None
     reads_panel: bool = True
 
+    @property
+    def rows_read(self) -> int:
+        """The look-back."""
+        return self.network.inputs.lookback
+
     def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
         panel = histories.panel

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from toa.estimators.baselines import BASELINES, SEASONS_TO_TELL, has_season, repeat_season
-from toa.estimators.lag_methods import FittedBaseline, local_rows
+from toa.estimators.lag_methods import FittedBaseline, baseline_rows, local_rows
 from toa.estimators.methods import FittedMethod, Histories, Training, Validated
 from toa.estimators.origins import ROUNDING, RollingOrigins, SeriesList, align_series, series_scale
 from toa.estimators.weights import greedy_weights, weighted_mean
@@ -68,6 +68,13 @@ class Ensemble:
     fitted: Mapping[str, FittedMethod] = field(default_factory=dict)
     measure: str = "MASE"
     seasonal: bool = False
+
+    @property
+    def rows_read(self) -> int:
+        """Rows that the baselines and the fitted methods with a weight read."""
+        methods = [self.fitted[name].rows_read for name in self.weights if name in self.fitted]
+        baselines = [baseline_rows(name, self.season) for name in self.weights if name in BASELINES]
+        return max([*methods, *baselines], default=0)
 
     def predict(
         self, series: SeriesList, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None

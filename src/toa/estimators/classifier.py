@@ -17,6 +17,7 @@ from sklearn.base import ClassifierMixin
 from torch import Tensor, nn
 
 from toa._checks import ArgumentError, check_at_least
+from toa._console import shows_progress
 from toa.data.columns import warn_of_misread, warn_of_single_cases
 from toa.data.frames import check_frequency, check_results, read_cases, to_native
 from toa.data.frequency import Frequency
@@ -229,7 +230,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
             patience=self.patience,
             seed=self.seed,
             device=self.device,
-            progress=self.progress,
+            progress=shows_progress(self.progress),
         )
         return ClassifierSettings(
             alone=self.model == NETWORK,

@@ -12,7 +12,7 @@ from torch import Tensor
 from toa._checks import ArgumentError, check_count, check_finite, check_shape
 from toa._limits import check_unpacked
 from toa.data.frames import read_cases
-from toa.data.splits import StandardScaler
+from toa.data.scaling import StandardScaler
 from toa.estimators.architecture import NETWORK
 from toa.estimators.case_network import FittedCaseNetwork, build_case_network, patch_of
 from toa.estimators.classifier_settings import CaseNetworkSpec, CaseSchema

@@ -12,13 +12,14 @@ Alphabet: n cases, K classes, F folds.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from toa._console import show_steps
 from toa.data.panel import Panel
-from toa.data.splits import StandardScaler
+from toa.data.scaling import StandardScaler
 from toa.estimators.architecture import NETWORK
 from toa.estimators.case_network import (
     FittedCaseNetwork,
@@ -84,7 +85,8 @@ def fit_classifier(
     linear: LinearMembers | None = None
     best: FittedClassifier | None = None
     if not settings.alone:
-        linear = fit_linear_members(training)
+        with show_steps("kernels and features", 1 + len(FEATURES), shown=settings.network.progress) as begin:
+            linear = fit_linear_members(training, begin)
         best = _assemble(schema, scaler, linear, None)
         reason = _why_no_network(best, linear, folds, ceiling)
         if reason is not None:
@@ -116,12 +118,16 @@ class LinearMembers:
         return {name: member.held_out for name, member in self.members.items() if member.held_out is not None}
 
 
-def fit_linear_members(training: CaseTraining) -> LinearMembers:
-    """Fit all linear members. Shorter cases are stretched or padded, whichever gives the kernels the lower error."""
+def fit_linear_members(training: CaseTraining, begin: Callable[[str], None] = lambda name: None) -> LinearMembers:
+    """Fit all linear members. Shorter cases are stretched or padded, whichever gives the kernels the lower error.
+
+    `begin` is called with the name of each member.
+    """
     lengths = {len(case) for case in training.cases.values}
     # cases of one length are neither; shorter ones to come are padded
     ways = (False, True) if len(lengths) > 1 else (True,)
     aligned = training
+    begin(KERNELS)
     kernels: ValidatedMember | None = None
     for padded in ways:
         candidate = replace(training, cases=replace(training.cases, padded=padded))
@@ -132,6 +138,7 @@ def fit_linear_members(training: CaseTraining) -> LinearMembers:
     assert kernels is not None
     members = {KERNELS: kernels}
     for name in FEATURES:
+        begin(name)
         members[name] = FeatureMember(name).fit(aligned)
     baselines = baseline_accuracies(aligned.cases.series, training.codes, seed=training.seed)
     return LinearMembers(aligned, members, baselines)

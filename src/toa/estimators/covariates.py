@@ -16,7 +16,7 @@ from toa._limits import shorten
 from toa.data.frames import read_panel
 from toa.data.frequency import calendar_of, mark_names, time_marks
 from toa.data.panel import Panel
-from toa.data.splits import StandardScaler, check_standardised
+from toa.data.scaling import StandardScaler, check_standardised
 from toa.estimators.architecture import NETWORK
 from toa.estimators.baselines import REGRESSIONS
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from toa._console import show_steps
 from toa.data.panel import Panel
 from toa.estimators.architecture import NETWORK
 from toa.estimators.combination import Combination, inject_anomalies
@@ -41,6 +42,8 @@ from toa.estimators.thresholds import NormalScores, higher_thresholds
 
 # at the end the other methods are fitted again, and score all rows: in times that have passed when the network begins
 _REMAINING_WORK = 2.0
+# stages of a fit that are shown
+_STAGES = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,10 +82,14 @@ def fit_detector(panel: Panel, settings: DetectorSettings, ceiling: Ceiling, *, 
     series = inputs.scale_panel(panel)
     shape = replace(shape, constant=constant_channels(series))
     split = split_series(series, window, settings.validation_share)
-    methods = fit_methods(split, settings, shape, ceiling)
-    held = held_scores(methods, series, split.train, inputs.context)
-    score = replace(methods.score, baselines=_fit_baselines(series, settings, shape))
-    normal = score.of_normal_rows(series, inputs.context)
+    with show_steps("detector", _STAGES, shown=settings.network.progress) as begin:
+        begin("fit methods")
+        methods = fit_methods(split, settings, shape, ceiling)
+        begin("score held-out rows")
+        held = held_scores(methods, series, split.train, inputs.context)
+        begin("score all rows")
+        score = replace(methods.score, baselines=_fit_baselines(series, settings, shape))
+        normal = score.of_normal_rows(series, inputs.context)
     thresholds = higher_thresholds(
         normal,
         held,

@@ -17,10 +17,11 @@ import pandas as pd
 from torch import Tensor, nn
 
 from toa._checks import check_count
+from toa._console import shows_progress
 from toa.data.frames import check_frequency, check_results, columns_by_row, match_panel, read_panel
 from toa.data.frequency import Frequency
 from toa.data.panel import Id, MissingValuesError, Panel
-from toa.data.splits import StandardScaler
+from toa.data.scaling import StandardScaler
 from toa.estimators.alarms import AlarmRule, flags_f1
 from toa.estimators.architecture import NETWORK
 from toa.estimators.base import Estimator
@@ -329,7 +330,7 @@ class AnomalyDetector(Estimator):
             contamination=self.contamination,
             seed=self.seed,
             device=self.device,
-            progress=self.progress,
+            progress=shows_progress(self.progress),
         )
         return DetectorSettings(
             model=self.model,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from toa._checks import check_count, check_finite, check_positive
 from toa._limits import check_unpacked
-from toa.data.splits import StandardScaler
+from toa.data.scaling import StandardScaler
 from toa.estimators.combination import Combination
 from toa.estimators.detector_inputs import DetectorInputs
 from toa.estimators.detector_score import DetectorScore

@@ -14,7 +14,7 @@ from jaxtyping import Float64
 
 from toa._checks import Argument, ArgumentError, Phrase
 from toa.data.panel import Id, Panel, Values
-from toa.data.splits import StandardScaler, check_standardised
+from toa.data.scaling import StandardScaler, check_standardised
 from toa.estimators.scoring import Series
 from toa.estimators.sizes import choose_window
 

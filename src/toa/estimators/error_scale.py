@@ -85,6 +85,13 @@ class ErrorScale:
         ratio[usable] = np.clip(measured[usable] / reference[usable], _LEAST_RATIO, _LARGEST_RATIO)
         return scale * ratio ** _POWER[self.kind]
 
+    @property
+    def rows_read(self) -> int:
+        """Rows before a forecast that the factor depends on."""
+        if self.kind == "series":
+            return 0
+        return self.season + (0 if self.kind == "level" else _recent_rows(self.season, self.horizon))
+
     def add_series(
         self, scale: Float64[np.ndarray, "new c"], histories: Sequence[Float64[np.ndarray, " _"]]
     ) -> "ErrorScale":
@@ -98,14 +105,18 @@ class ErrorScale:
         return wider
 
 
+def _recent_rows(season: int, horizon: int) -> int:
+    """Differences over a season by which "recent" measures, at most."""
+    return max(2 * season, 2 * horizon, _RECENT_ROWS)
+
+
 def measure_rows(
     kind: str, histories: Sequence[Float64[np.ndarray, " _"]], season: int, horizon: int
 ) -> Float64[np.ndarray, " n"]:
     """How uneven the last rows of each history are, or their level; NaN for histories that are too short."""
     if kind == "level":
         return np.nanmean(np.abs(align_histories(histories, season)), axis=1)
-    rows = max(2 * season, 2 * horizon, _RECENT_ROWS)
-    last = align_histories(histories, rows + season)
+    last = align_histories(histories, _recent_rows(season, horizon) + season)
     if last.shape[1] <= season:
         return np.full(len(last), np.nan)
     steps = np.abs(last[:, season:] - last[:, :-season])

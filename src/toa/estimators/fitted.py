@@ -21,6 +21,7 @@ from toa.data.frequency import Frequency
 from toa.data.panel import Panel
 from toa.estimators.architecture import NETWORK, NO_NETWORK
 from toa.estimators.baselines import BASELINES, align_histories
+from toa.estimators.context import ContextRows
 from toa.estimators.intervals import Choice
 from toa.estimators.lag_methods import history_rows
 from toa.estimators.methods import FittedMethod, ForecastRows, Histories, to_rows
@@ -48,6 +49,7 @@ class FittedForecaster:
         choice: Weights, intervals and the methods that read past values alone; None for the network alone.
         panel_methods: The other methods that read the panel, such as those with covariates.
         truncated: Methods that the time limit left out.
+        context: Rows that each series had where it was validated; None in older files.
         tail: The last rows of each series, at most `rows_kept`; None after loading, because files hold no rows.
     """
 
@@ -64,6 +66,7 @@ class FittedForecaster:
     choice: Choice | None
     panel_methods: Mapping[str, FittedMethod] = field(default_factory=dict)
     truncated: tuple[str, ...] = ()
+    context: ContextRows | None = None
     tail: Panel | None = None
 
     @property
@@ -94,9 +97,14 @@ class FittedForecaster:
 
     @property
     def rows_read(self) -> int:
-        """Rows of each series that a forecast reads."""
-        rows = 0 if self.choice is None else history_rows(self.season, self.horizon)
-        return max(self.inputs.lookback, rows)
+        """Rows of each series that a forecast reads: those of the methods with a weight, and of the intervals."""
+        if self.choice is None:
+            return self.inputs.lookback
+        rows = [self.choice.rows_read]
+        rows += [method.rows_read for name, method in self.panel_methods.items() if name in self.weights]
+        if NETWORK in self.weights:
+            rows.append(self.inputs.lookback)
+        return max(rows)
 
     def require_network(self) -> FittedNetwork:
         """The network of a forecaster that has one."""
@@ -204,6 +212,8 @@ def predict(fitted: FittedForecaster, panel: Panel, steps: int, future: Any, opt
 
     `future` is a table with the covariates of all steps of the horizon, and `options` are how it is read.
     """
+    if fitted.context is not None:
+        fitted.context.warn_of_short(panel, fitted.inputs.ids, fitted.columns, fitted.rows_read)
     fitted = fitted.with_new_series(panel, panel.lengths)
     fitted.inputs.check_range(panel)
     # covariates are checked even if the network has no weight

@@ -16,7 +16,7 @@ import torch
 from toa._checks import Argument, ArgumentError, Phrase, check_finite, part_of
 from toa.data.frames import check_frequency
 from toa.data.panel import Panel
-from toa.data.splits import StandardScaler
+from toa.data.scaling import StandardScaler
 from toa.estimators.architecture import NETWORK, NO_NETWORK
 from toa.estimators.case_network import FittedCaseNetwork
 from toa.estimators.classifier_settings import CaseSchema

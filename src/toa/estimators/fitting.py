@@ -17,11 +17,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from toa._console import show_steps
 from toa.data.frequency import season_of
 from toa.data.panel import Panel
 from toa.estimators.architecture import NETWORK
 from toa.estimators.baselines import choose_season
 from toa.estimators.choice import fit_ensemble, weigh_at
+from toa.estimators.context import ContextRows
 from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Ceiling
 from toa.estimators.families import candidates
@@ -57,9 +59,12 @@ def fit_forecaster(
 
 def _fit_alone(panel: Panel, columns: tuple[str, ...], settings: ForecastSettings, season: int) -> FittedForecaster:
     """The network without other methods; its work and time are not limited."""
-    network = fit_alone(panel.complete(), columns, settings)
+    complete = panel.complete()
+    network = fit_alone(complete, columns, settings)
     network = replace(network, counts=torch.from_numpy(find_counts(panel, columns)))
-    return _assemble(panel, settings, season, inputs=network.inputs, network=network, choice=None)
+    borders = np.array(settings.borders(complete.lengths))
+    context = ContextRows(np.repeat(borders[:, None], len(columns), axis=1))
+    return _assemble(panel, settings, season, inputs=network.inputs, network=network, choice=None, context=context)
 
 
 def _fit_weighted(
@@ -77,7 +82,9 @@ def _fit_weighted(
     if np.isfinite(column_origins.actual(series)).any():
         training = fit_rows.before(origins, column_origins)
         histories = fit_rows.at(origins, column_origins)
-        validated = validate(candidates(settings, season), training, histories)
+        methods = candidates(settings, season)
+        with show_steps("methods", len(methods), shown=settings.network.progress) as begin:
+            validated = validate(methods, training, histories, begin)
         validated = _add_seeds(validated, training, histories, column_origins, series)
     all_rows = fit_rows.all_rows()
     ensemble, forecasts = fit_ensemble(series, column_origins, validated, all_rows)
@@ -100,6 +107,7 @@ def _fit_weighted(
         inputs=inputs,
         network=network,
         choice=choice,
+        context=ContextRows(column_origins.rows_before(fit_rows.rows_per_column)),
         panel_methods=panel_methods,
         truncated=tuple(ceiling.left_out),
     )
@@ -189,6 +197,7 @@ def _assemble(
     inputs: Inputs,
     network: FittedNetwork | None,
     choice: Choice | None,
+    context: ContextRows,
     panel_methods: Mapping[str, FittedMethod] | None = None,
     truncated: tuple[str, ...] = (),
 ) -> FittedForecaster:
@@ -207,4 +216,5 @@ def _assemble(
         choice=choice,
         panel_methods={} if panel_methods is None else panel_methods,
         truncated=truncated,
+        context=context,
     )

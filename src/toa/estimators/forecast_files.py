@@ -12,6 +12,7 @@ from toa._checks import ArgumentError, check_at_least, check_count, check_shape
 from toa._limits import check_unpacked, shorten
 from toa.data.frequency import season_of
 from toa.estimators.baselines import REGRESSIONS
+from toa.estimators.context import ContextRows
 from toa.estimators.covariates import Covariates
 from toa.estimators.families import FAMILIES
 from toa.estimators.files import tensors_under
@@ -33,6 +34,8 @@ def forecaster_state(fitted: FittedForecaster) -> tuple[dict[str, Tensor], dict[
         tensors |= {name: part for name, part in limits.items() if part is not None}
     if fitted.effect is not None:
         tensors["effect"] = torch.from_numpy(fitted.effect)
+    if fitted.context is not None:
+        tensors["context"] = torch.from_numpy(fitted.context.validated)
     facts: dict[str, Any] = {
         "columns": list(fitted.columns),
         "ids": list(fitted.inputs.ids),
@@ -97,6 +100,8 @@ def restore_forecaster(
         choice=choice,
         panel_methods=panel_methods,
         truncated=tuple(map(str, facts.get("truncated", ()))),
+        # older files do not have it
+        context=ContextRows(tensors["context"].cpu().numpy()) if "context" in tensors else None,
     )
 
 
@@ -120,6 +125,7 @@ def _check_shapes(tensors: Mapping[str, Tensor], inputs: Inputs, settings: Forec
     sizes = {
         "width": ("(P, C)", (settings.horizon, columns)),
         "counts": ("(C,)", (columns,)),
+        "context": ("(S, C)", (series, columns)),
         "effect": ("(F, C)", (inputs.covariates.count, columns)),
     }
     for name, (axes, shape) in sizes.items():

@@ -17,6 +17,7 @@ from sklearn.base import clone
 from torch import Tensor, nn
 
 from toa._checks import Argument, ArgumentError, Phrase, check_choice, check_count
+from toa._console import shows_progress
 from toa.data.columns import warn_of_ended_columns, warn_of_late_columns
 from toa.data.frames import check_results, forecast_names, match_panel, read_panel
 from toa.data.frequency import Frequency
@@ -115,7 +116,7 @@ class Forecaster(Estimator):
         seeds: Networks with the seeds `seed`, `seed` + 1, … whose forecasts are averaged. "toa" trains all of them, or
             one if None; "auto" trains up to that many, by effort if None, as the error of the mean allows.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        progress: Whether to show a progress bar.
+        progress: Whether to show progress bars; None shows them in a terminal or a notebook, but in no file or pipe.
 
     Attributes:
         model_: The trained model, on standardised values.
@@ -437,7 +438,7 @@ class Forecaster(Estimator):
             operator_rate=self.operator_rate,
             patience=self.patience,
             device=self.device,
-            progress=self.progress,
+            progress=shows_progress(self.progress),
         )
         return ForecastSettings(
             horizon=self.horizon,

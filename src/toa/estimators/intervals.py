@@ -26,6 +26,7 @@ from toa.estimators.choice import Ensemble
 from toa.estimators.error_scale import KINDS, ErrorScale
 from toa.estimators.families import FAMILIES
 from toa.estimators.files import tensors_under
+from toa.estimators.lag_methods import history_rows
 from toa.estimators.methods import FittedMethod
 from toa.estimators.origins import RollingOrigins, SeriesList, series_scale
 from toa.estimators.units import Prediction, conformal_width, find_counts
@@ -73,6 +74,13 @@ class Choice:
     def scale(self) -> Float64[np.ndarray, "s c"]:
         """Seasonal error of each series and column (S, C), at least a small number."""
         return self.error_scale.scale
+
+    @property
+    def rows_read(self) -> int:
+        """Rows that the methods of past values and, if there are any, the intervals and quantiles read."""
+        bounds = 0 if self.width is None and self.offsets is None else self.error_scale.rows_read
+        rows = max(self.ensemble.rows_read, bounds)
+        return min(rows, history_rows(self.ensemble.season, self.ensemble.horizon))
 
     def combine(
         self,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toa.estimators.baselines import BASELINES, LinearModel, align_histories
+from toa.estimators.baselines import BASELINES, LinearModel, align_histories, seasonal_naive
 from toa.estimators.boosting import MOST_LAGS, USUAL_TREES, BoostedTrees
 from toa.estimators.effort import Ceiling
 from toa.estimators.methods import Family, ForecastRows, Histories, Method, Training
@@ -45,6 +45,11 @@ class FittedBaseline:
     season: int
     horizon: int
     reads_panel: bool = False
+
+    @property
+    def rows_read(self) -> int:
+        """See `FittedMethod`."""
+        return baseline_rows(self.name, self.season)
 
     def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
@@ -111,13 +116,18 @@ class FittedLinear:
     model: LinearModel
     reads_panel: bool = False
 
+    @property
+    def rows_read(self) -> int:
+        """The look-back."""
+        return len(self.model.weights) - 1
+
     def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
-        return forecast_in_blocks(self.model.predict, histories.values, len(self.model.weights) - 1)
+        return forecast_in_blocks(self.model.predict, histories.values, self.rows_read)
 
     def refit(self, training: Training) -> "FittedLinear | None":
         """Fitted to these rows."""
-        return LinearMethod(len(self.model.weights) - 1, self.model.by_season).fit(training)
+        return LinearMethod(self.rows_read, self.model.by_season).fit(training)
 
 
 class LinearModels(Family):
@@ -174,6 +184,11 @@ class FittedTrees:
     horizon: int
     reads_panel: bool = False
 
+    @property
+    def rows_read(self) -> int:
+        """The lags, and the value a season before."""
+        return max(self.trees.lags, self.trees.season)
+
     def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
         predict = partial(self.trees.predict, horizon=self.horizon)
@@ -226,6 +241,11 @@ def linear_lookbacks(season: int, horizon: int) -> tuple[int, ...]:
 def history_rows(season: int, horizon: int) -> int:
     """Rows that the methods read at most."""
     return max((local_rows(season), *linear_lookbacks(season, horizon)))
+
+
+def baseline_rows(name: str, season: int) -> int:
+    """Rows that a baseline reads: the last season, or all that baselines read."""
+    return season if BASELINES[name] is seasonal_naive else local_rows(season)
 
 
 def local_rows(season: int) -> int:

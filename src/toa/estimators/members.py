@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Protocol
 
 from toa.data.panel import Panel, Values
-from toa.data.splits import StandardScaler, check_standardised
+from toa.data.scaling import StandardScaler, check_standardised
 from toa.estimators.effort import Effort
 from toa.estimators.kernels import CaseArray, align_cases
 from toa.estimators.probabilities import Codes, Folds, HeldOut, Probabilities, log_loss

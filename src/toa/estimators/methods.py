@@ -11,7 +11,7 @@ Alphabet: N histories, one per window and column, W windows, C columns, S series
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -89,6 +89,10 @@ class FittedMethod(Protocol):
     def reads_panel(self) -> bool:
         """Whether it reads the panel and the features of histories, not their values alone."""
 
+    @property
+    def rows_read(self) -> int:
+        """Rows before a forecast that it reads, at most."""
+
     @abstractmethod
     def forecast(self, histories: Histories) -> ForecastRows:
         """Forecasts (N, P), one row per window and column."""
@@ -144,13 +148,19 @@ class Validated:
     forecasts: ForecastRows
 
 
-def validate(methods: Mapping[str, Method], training: Training, histories: Histories) -> dict[str, Validated]:
+def validate(
+    methods: Mapping[str, Method],
+    training: Training,
+    histories: Histories,
+    begin: Callable[[str], None] = lambda name: None,
+) -> dict[str, Validated]:
     """Fit each method to the rows before the origins, and forecast after the histories there.
 
-    The ceiling of the training allows the first method in any case.
+    The ceiling of the training allows the first method in any case. `begin` is called with the name of each method.
     """
     validated: dict[str, Validated] = {}
     for name, method in methods.items():
+        begin(name)
         seconds = method.seconds(training.ceiling)
         if validated and seconds is not None and not training.ceiling.allows(name, seconds):
             continue

@@ -19,7 +19,7 @@ from toa._checks import Argument, ArgumentError, Phrase, check_choice
 from toa._limits import most_windows
 from toa._threads import one_thread_if
 from toa.data.panel import Id, Panel
-from toa.data.splits import StandardScaler, check_standardised
+from toa.data.scaling import StandardScaler, check_standardised
 from toa.data.windows import Windows, place_series
 from toa.estimators import sizes
 from toa.estimators.architecture import attention_spec, train_task

@@ -85,6 +85,11 @@ class FittedNetworks:
     networks: tuple[FittedNetwork, ...]
     reads_panel: bool = True
 
+    @property
+    def rows_read(self) -> int:
+        """The look-back, the same for all networks."""
+        return self.networks[0].inputs.lookback
+
     def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
         return average_networks(self.networks).forecast(histories)

@@ -115,6 +115,11 @@ class RollingOrigins:
             looks_ahead=looks_ahead,
         )
 
+    def rows_before(self, rows: Int64[np.ndarray, "s c"]) -> Int64[np.ndarray, "s c"]:
+        """Of the origins of columns with these rows: rows before the first origin; 0 for columns without one."""
+        held = self.held.reshape(rows.shape)
+        return np.where(held > 0, rows - held, 0)
+
     def places(self, lengths: Sequence[int]) -> list[tuple[int, int]]:
         """Of each window its series, and its first row in a series of this length."""
         firsts = np.asarray(lengths)[self.series] - self.back

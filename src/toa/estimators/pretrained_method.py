@@ -55,6 +55,11 @@ class FittedPretrained:
     horizon: int
     reads_panel: bool = False
 
+    @property
+    def rows_read(self) -> int:
+        """The context of the model, or fewer rows if the fitted forecaster keeps fewer."""
+        return min(self.model.config.context, history_rows(self.season, self.horizon))
+
     def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`; the median."""
         # as many rows as forecasts of the fitted forecaster have

@@ -15,7 +15,7 @@ from jaxtyping import Float64
 from toa.data.panel import Panel
 from toa.estimators.baselines import BASELINES, REGRESSIONS, align_histories
 from toa.estimators.effort import Ceiling
-from toa.estimators.lag_methods import history_rows
+from toa.estimators.lag_methods import baseline_rows, history_rows
 from toa.estimators.methods import Family, ForecastRows, Histories, Method, Training, to_rows
 from toa.estimators.settings import ForecastSettings
 
@@ -32,6 +32,11 @@ class FittedRegression:
     season: int
     horizon: int
     reads_panel: bool = True
+
+    @property
+    def rows_read(self) -> int:
+        """Those of the baseline."""
+        return baseline_rows(REGRESSIONS[self.name], self.season)
 
     def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
