@@ -25,6 +25,7 @@ import properties_tables
 import reliability_tables
 import repeat_tables
 import search_tables
+import settings_tables
 import two_axis_tables
 import use_table
 from page_values import VALUES
@@ -45,6 +46,7 @@ MODULES = (
     reliability_tables,
     repeat_tables,
     search_tables,
+    settings_tables,
     two_axis_tables,
     use_table,
 )
