@@ -5,6 +5,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from toa.data import DATASETS, DatasetNotFoundError, ForecastData, Windows, loca
 from toa.experiments.records import Record
 from toa.experiments.run import Job
 from toa.experiments.sweep import Event
-from toa.report.decision import Errors, capped_error, choose_variant, decide
+from toa.report.decision import Decision, Errors, capped_error, choose_variant, decide
+from toa.report.gains import FEWEST_SETS
 from toa.training import TASKS
 from toa.training.forecast import evaluation_batches
 from toa_bench.wide import (
@@ -206,27 +208,78 @@ def final_errors(plan: WidePlan, results: Results, sets: Mapping[str, Any], metr
     return errors, notes
 
 
-def decisions(plan: WidePlan, results: Results, sets: Mapping[str, Any]) -> Iterator[str]:
-    """The decision in lines of text."""
+def decision_record(plan: WidePlan, results: Results, sets: Mapping[str, Any]) -> dict[str, Any]:
+    """The decision as data: the units of the plan, those with all runs, the chosen variant and its comparisons.
+
+    `complete` is true once every unit has all its runs; before that nothing is decided. `against` is empty below three
+    units. Numbers are changes of the test error in percent.
+    """
     validation, _ = final_errors(plan, results, sets, "val_mse")
     test, notes = final_errors(plan, results, sets, "mse")
-    yield from notes
-    if len(next(iter(test.values()), ())) < 3:
+    units = list(next(iter(test.values()), ()))
+    record: dict[str, Any] = {
+        "decision": plan.protocol,
+        "command": "python benchmarks/wide.py decide",
+        "units": list(plan.units),
+        "finished": units,
+        "complete": len(units) == len(plan.units),
+        "seeds": len(plan.seeds),
+        "variant": None,
+        "against": {},
+        "notes": notes,
+    }
+    if len(units) < FEWEST_SETS:
+        return record
+    variant = choose_variant(validation, VARIANTS)
+    against = {other: _comparison(decide(test, variant, other)) for other in OTHERS}
+    rises = _rises_without_operators(plan, results, units, variant)
+    return record | {"variant": variant, "against": against, "without_operators": rises}
+
+
+def _comparison(found: Decision) -> dict[str, Any]:
+    """One comparison, in percent."""
+    assert found.interval is not None
+    assert found.bootstrap is not None
+    return {
+        "percent": found.percent,
+        "interval": [100 * math.expm1(bound) for bound in found.interval],
+        "bootstrap": [100 * math.expm1(bound) for bound in found.bootstrap],
+        "p": found.p,
+        "sign_p": found.sign_p,
+        "wins": found.wins,
+        "by_unit": {unit: 100 * math.expm1(difference) for unit, difference in found.differences.items()},
+    }
+
+
+def _rises_without_operators(plan: WidePlan, results: Results, units: list[str], variant: str) -> float | None:
+    """Mean over units of the rise of the validation error with M = 0, in percent; None if no run states it."""
+    by_unit: list[float] = []
+    for unit in units:
+        choices = [choose_setting(plan, dataset, variant, results) for dataset in plan.members(unit)]
+        jobs = [job for choice in choices if choice is not None for job in final_jobs(plan, choice)]
+        operators = [results[job.key].get("operators", {}) for job in jobs if job.key in results]
+        rises = [found["contributions"]["operators"] for found in operators if found.get("contributions")]
+        by_unit += [100 * fmean(rises)] if rises else []
+    return fmean(by_unit) if by_unit else None
+
+
+def decision_lines(record: Mapping[str, Any]) -> Iterator[str]:
+    """The decision in lines of text."""
+    yield from record["notes"]
+    if not record["against"]:
         yield "fewer than three data sets are complete: no decision"
         return
-    variant = choose_variant(validation, VARIANTS)
-    units = list(test[variant])
+    units, variant = record["finished"], record["variant"]
+    if not record["complete"]:
+        yield f"not complete: {len(units)} of {len(record['units'])} data sets; what follows decides nothing"
     yield f"{len(units)} data sets: {', '.join(units)}; validation chooses {variant}"
-    for other in OTHERS:
-        found = decide(test, variant, other)
-        assert found.interval is not None
-        assert found.bootstrap is not None
-        low, high = (100 * math.expm1(bound) for bound in found.interval)
-        first, last = (100 * math.expm1(bound) for bound in found.bootstrap)
+    for other, found in record["against"].items():
+        low, high = found["interval"]
+        first, last = found["bootstrap"]
         yield (
-            f"{variant} against {other}: {found.percent:+.2f} % test MSE (t interval {low:+.2f} to {high:+.2f}, "
-            f"bootstrap {first:+.2f} to {last:+.2f}), p {found.p:.4f}, lower on {found.wins} of {len(units)} "
-            f"(sign test p {found.sign_p:.4f})"
+            f"{variant} against {other}: {found['percent']:+.2f} % test MSE (t interval {low:+.2f} to {high:+.2f}, "
+            f"bootstrap {first:+.2f} to {last:+.2f}), p {found['p']:.4f}, lower on {found['wins']} of {len(units)} "
+            f"(sign test p {found['sign_p']:.4f})"
         )
-        for unit, difference in found.differences.items():
-            yield f"  {unit}: {100 * math.expm1(difference):+.2f} %"
+        for unit, change in found["by_unit"].items():
+            yield f"  {unit}: {change:+.2f} %"
