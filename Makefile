@@ -70,6 +70,7 @@ $(VENV)/.docs: $(STAMP)
 	touch $@
 
 report: $(STAMP)
+	$(BIN)/python benchmarks/wide.py decide > /dev/null
 	$(BIN)/toa report results --out results/report
 
 # the search for the protocol `toa`: resumes where it stopped; needs a GPU and the datasets ($TOA_DATA)

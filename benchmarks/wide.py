@@ -6,8 +6,9 @@
     python benchmarks/wide.py run final --records all.jsonl        # final runs of the systems whose settings are chosen
     python benchmarks/wide.py run all --records all.jsonl          # both, final runs as soon as they can start
     python benchmarks/wide.py collect all.jsonl                    # store the results and the choices in results/
-    python benchmarks/wide.py decide                               # the rule of docs/many_channels.md on what is stored
+    python benchmarks/wide.py decide                               # the rule of docs/many_channels.md
 
+`decide` also writes results/many_channels/decision.json, which the report reads.
 The plan is wide.toml. `run` needs the data in a data folder (--data-dir, $TOA_DATA); a set that is not there is
 left out. It can be stopped and repeated: a run with a result in --records, --stored or --results is not repeated.
 """
@@ -36,13 +37,22 @@ from toa_bench.wide import (
     read_results,
     read_wide_plan,
 )
-from toa_bench.wide_results import checked_commit, decisions, describe_sets, here, progress_line, slim_trial
+from toa_bench.wide_results import (
+    checked_commit,
+    decision_lines,
+    decision_record,
+    describe_sets,
+    here,
+    progress_line,
+    slim_trial,
+)
 
 # files below the folder of results
 TRIALS = "search/wide-trials.jsonl"
 RUNS = "many_channels/runs.jsonl"
 SETS = "many_channels/sets.json"
 CHOICES = "many_channels/choices.json"
+DECISION = "many_channels/decision.json"
 
 
 def parse_options() -> argparse.Namespace:
@@ -92,7 +102,9 @@ def main() -> None:
             collect(plan, options.files, folder)
         case "decide":
             results = read_results([folder / TRIALS, folder / RUNS])
-            for line in decisions(plan, results, json.loads((folder / SETS).read_text("utf-8"))):
+            record = decision_record(plan, results, json.loads((folder / SETS).read_text("utf-8")))
+            write_atomically(folder / DECISION, (json.dumps(record, indent=2) + "\n").encode())
+            for line in decision_lines(record):
                 print(line)
 
 

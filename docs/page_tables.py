@@ -25,6 +25,7 @@ import properties_tables
 import reliability_tables
 import repeat_tables
 import search_tables
+import settings_tables
 import two_axis_tables
 import use_table
 from page_values import VALUES
@@ -45,6 +46,7 @@ MODULES = (
     reliability_tables,
     repeat_tables,
     search_tables,
+    settings_tables,
     two_axis_tables,
     use_table,
 )
@@ -73,9 +75,10 @@ def efforts_table() -> str:
 
 
 def findings() -> str:
-    """What the report's summary says first."""
+    """What the report's summary states first and last: many channels and few, and what was not tested."""
     text = (RESULTS / "report" / "summary.md").read_text(encoding="utf-8")
-    return text.split("## What was found")[1].split("##")[0].strip()
+    first, *_, tested = text.split("## What was found")[1].split("##")[0].strip().splitlines()
+    return f"{first}\n{tested}"
 
 
 TABLES: Mapping[str, Callable[[], str]] = {

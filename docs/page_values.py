@@ -22,6 +22,7 @@ from stored_results import (
 from toa.report.tables import signed
 from toa_paper.report.costs import attention_costs, step_ratio
 from toa_paper.report.evidence import read_evidence
+from toa_paper.report.regimes import operators_help, read_decision
 
 # data sets with the fewest rows
 SMALL = ("ETTh1", "ETTh2", "Exchange")
@@ -182,6 +183,15 @@ def steps_measured() -> str:
     return str(settings["steps"] * settings["rounds"])
 
 
+def many_channels() -> str:
+    """The state of the decision on many channels, in a few words."""
+    decision = read_decision([RESULTS / "many_channels"])
+    assert decision is not None
+    if not decision["complete"]:
+        return f"not complete, {len(decision['finished'])} of {len(decision['units'])} sets"
+    return "yes, by the rule" if operators_help(decision) else "the rule for a gain is missed"
+
+
 def run_seconds(name: str) -> str:
     """Seconds of a complete run."""
     return f"{read('training_run.json')['runs'][name]['run_s']:.1f}"
@@ -205,6 +215,7 @@ UEA_VALUES = {
 }
 VALUES: Mapping[str, Callable[[], str]] = {
     **BACKBONE_VALUES,
+    "many-channels": many_channels,
     "toa-better-sets": better_sets,
     "toa-better-duet-large": partial(wins, "duet", LARGE),
     "toa-better-patchtst-small": partial(wins, "patchtst", SMALL),

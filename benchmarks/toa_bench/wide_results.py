@@ -5,6 +5,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from toa.experiments.records import Record
 from toa.experiments.run import Job
 from toa.experiments.sweep import Event
 from toa.report.decision import Decision, Errors, capped_error, choose_variant, decide
+from toa.report.gains import FEWEST_SETS
 from toa.training import TASKS
 from toa.training.forecast import evaluation_batches
 from toa_bench.wide import (
@@ -42,8 +44,6 @@ _KEPT = (
 # what the decision compares the chosen variant with
 OTHERS = ("softmax", "gated", "softmax-wide")
 VARIANTS = ("toa-softmax", "toa-relu", "toa-gated")
-# a comparison over fewer data sets has no meaning
-FEWEST_UNITS = 3
 
 
 def here(plan: WidePlan, wanted: list[str] | None, data_dir: Path | None) -> list[str]:
@@ -212,35 +212,83 @@ def final_errors(
     return errors, notes
 
 
-def decisions(plan: WidePlan, results: Results, sets: Mapping[str, Any]) -> Iterator[str]:
-    """The decision in lines of text; each comparison has the units in which its two systems are complete."""
-    _, notes = final_errors(plan, results, sets, "mse", plan.systems)
-    yield from notes
-    validation, _ = final_errors(plan, results, sets, "val_mse", VARIANTS)
-    units = list(validation.get(VARIANTS[0], ()))
-    if len(units) < FEWEST_UNITS:
-        yield f"all variants are complete on {len(units)} data sets: no decision"
-        return
+def decision_record(plan: WidePlan, results: Results, sets: Mapping[str, Any]) -> dict[str, Any]:
+    """The decision as data: the units of the plan, those with all runs, the chosen variant and its comparisons.
+
+    `complete` is true once every unit has all its runs; before that nothing is decided. Until then a comparison has the
+    units in which its two systems are complete, and is left out below `FEWEST_SETS`; `finished` are the units with
+    all runs of softmax and the variants. Numbers are changes of the test error in percent.
+    """
+    all_systems, notes = final_errors(plan, results, sets, "mse", plan.systems)
+    validation, _ = final_errors(plan, results, sets, "val_mse", ("softmax", *VARIANTS))
+    units = list(validation.get("softmax", ()))
+    record: dict[str, Any] = {
+        "decision": plan.protocol,
+        "command": "python benchmarks/wide.py decide",
+        "units": list(plan.units),
+        "finished": units,
+        "complete": len(all_systems.get("softmax", ())) == len(plan.units),
+        "seeds": len(plan.seeds),
+        "variant": None,
+        "against": {},
+        "notes": notes,
+    }
+    if len(units) < FEWEST_SETS:
+        return record
     variant = choose_variant(validation, VARIANTS)
-    yield f"{len(units)} data sets: {', '.join(units)}; validation chooses {variant}"
+    against = {}
     for other in OTHERS:
         test, _ = final_errors(plan, results, sets, "mse", (variant, other))
-        if len(test.get(other, ())) < FEWEST_UNITS:
-            yield f"{variant} against {other}: fewer than {FEWEST_UNITS} data sets are complete"
-            continue
-        yield from _comparison(decide(test, variant, other))
+        if len(test.get(other, ())) >= FEWEST_SETS:
+            against[other] = _comparison(decide(test, variant, other))
+    rises = _rises_without_operators(plan, results, units, variant)
+    return record | {"variant": variant, "against": against, "without_operators": rises}
 
 
-def _comparison(found: Decision) -> Iterator[str]:
-    """A comparison of two systems in lines of text."""
+def _comparison(found: Decision) -> dict[str, Any]:
+    """One comparison, in percent."""
     assert found.interval is not None
     assert found.bootstrap is not None
-    low, high = (100 * math.expm1(bound) for bound in found.interval)
-    first, last = (100 * math.expm1(bound) for bound in found.bootstrap)
-    yield (
-        f"{found.ours} against {found.other}: {found.percent:+.2f} % test MSE (t interval {low:+.2f} to {high:+.2f}, "
-        f"bootstrap {first:+.2f} to {last:+.2f}), p {found.p:.4f}, lower on {found.wins} of {len(found.differences)} "
-        f"(sign test p {found.sign_p:.4f})"
-    )
-    for unit, difference in found.differences.items():
-        yield f"  {unit}: {100 * math.expm1(difference):+.2f} %"
+    return {
+        "percent": found.percent,
+        "interval": [100 * math.expm1(bound) for bound in found.interval],
+        "bootstrap": [100 * math.expm1(bound) for bound in found.bootstrap],
+        "p": found.p,
+        "sign_p": found.sign_p,
+        "wins": found.wins,
+        "by_unit": {unit: 100 * math.expm1(difference) for unit, difference in found.differences.items()},
+    }
+
+
+def _rises_without_operators(plan: WidePlan, results: Results, units: list[str], variant: str) -> float | None:
+    """Mean over units of the rise of the validation error with M = 0, in percent; None if no run states it."""
+    by_unit: list[float] = []
+    for unit in units:
+        choices = [choose_setting(plan, dataset, variant, results) for dataset in plan.members(unit)]
+        jobs = [job for choice in choices if choice is not None for job in final_jobs(plan, choice)]
+        operators = [results[job.key].get("operators", {}) for job in jobs if job.key in results]
+        rises = [found["contributions"]["operators"] for found in operators if found.get("contributions")]
+        by_unit += [100 * fmean(rises)] if rises else []
+    return fmean(by_unit) if by_unit else None
+
+
+def decision_lines(record: Mapping[str, Any]) -> Iterator[str]:
+    """The decision in lines of text."""
+    yield from record["notes"]
+    if not record["against"]:
+        yield "fewer than three data sets are complete: no decision"
+        return
+    units, variant = record["finished"], record["variant"]
+    if not record["complete"]:
+        yield f"not complete: {len(units)} of {len(record['units'])} data sets; what follows decides nothing"
+    yield f"{len(units)} data sets: {', '.join(units)}; validation chooses {variant}"
+    for other, found in record["against"].items():
+        low, high = found["interval"]
+        first, last = found["bootstrap"]
+        yield (
+            f"{variant} against {other}: {found['percent']:+.2f} % test MSE (t interval {low:+.2f} to {high:+.2f}, "
+            f"bootstrap {first:+.2f} to {last:+.2f}), p {found['p']:.4f}, lower on {found['wins']} of {len(found['by_unit'])} "
+            f"(sign test p {found['sign_p']:.4f})"
+        )
+        for unit, change in found["by_unit"].items():
+            yield f"  {unit}: {change:+.2f} %"

@@ -27,7 +27,7 @@ from toa_bench.wide import (
     validation_error,
     window_operations,
 )
-from toa_bench.wide_results import checked_commit, decisions, final_errors, slim_trial
+from toa_bench.wide_results import checked_commit, decision_lines, decision_record, final_errors, slim_trial
 
 PLAN = read_wide_plan()
 MEMBERS = [dataset for members in PLAN.units.values() for dataset in members]
@@ -210,13 +210,13 @@ def test_the_decision_is_taken_over_units_with_capped_errors():
     assert {system: len(units["SMD"]) for system, units in test.items()} == dict.fromkeys(plan.systems, 4)
     assert test["toa-softmax"]["A"] == test["gated"]["A"] == [1.0, 1.0]
     assert any(note == "toa-softmax on SMD: 4 runs count with the error of the training mean" for note in notes)
-    lines = list(decisions(plan, results, sets))
+    lines = list(decision_lines(decision_record(plan, results, sets)))
     assert any(line.endswith("validation chooses toa-gated") for line in lines)
     assert any(line.startswith("toa-gated against softmax: -10.00 % test MSE") for line in lines)
     assert any("lower on 3 of 3" in line for line in lines)
 
 
-def test_a_unit_without_all_runs_of_a_system_is_left_out_of_the_comparison_with_that_system():
+def test_a_unit_without_all_runs_is_left_out():
     plan, results, sets = stored_matrix({})
     choice = choose_setting(plan, "NN5-Daily", "softmax", results)
     assert choice is not None
@@ -224,10 +224,22 @@ def test_a_unit_without_all_runs_of_a_system_is_left_out_of_the_comparison_with_
     test, notes = final_errors(plan, results, sets, "mse", plan.systems)
     assert list(test["softmax"]) == ["A", "SMD"]
     assert "N is not complete: 1 final runs or choices are missing" in notes
-    lines = list(decisions(plan, results, sets))
-    # all errors are equal, so the first variant is chosen
-    assert "toa-softmax against softmax: fewer than 3 data sets are complete" in lines
-    assert any(line.startswith("toa-softmax against gated") and "of 3" in line for line in lines)
+    record = decision_record(plan, results, sets)
+    assert not record["complete"]
+    assert record["finished"] == ["A", "SMD"]
+    assert list(decision_lines(record))[-1] == "fewer than three data sets are complete: no decision"
+
+
+def test_a_comparison_has_the_units_in_which_its_two_systems_are_complete():
+    plan, results, sets = stored_matrix({})
+    choice = choose_setting(plan, "NN5-Daily", "softmax-wide", results)
+    assert choice is not None
+    del results[next(final_jobs(plan, choice)).key]
+    record = decision_record(plan, results, sets)
+    assert not record["complete"]
+    assert record["finished"] == ["A", "SMD", "N"]
+    assert list(record["against"]) == ["softmax", "gated"]
+    assert any("lower on 0 of 3" in line for line in decision_lines(record))
 
 
 def test_a_diverged_run_is_a_result_and_another_failure_is_not(tmp_path):

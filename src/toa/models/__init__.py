@@ -23,6 +23,7 @@ from toa.models.registry import (
     build_classifier,
     build_forecaster,
     build_reconstructor,
+    complete_settings,
     register_backbone,
 )
 from toa.models.two_axis import TwoAxis, TwoAxisConfig
@@ -63,6 +64,7 @@ __all__ = [
     "build_classifier",
     "build_forecaster",
     "build_reconstructor",
+    "complete_settings",
     "register_backbone",
 ]
 

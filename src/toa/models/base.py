@@ -25,8 +25,12 @@ class ModelConfig:
     at least 0); other numbers are dropout rates in [0, 1); `num_heads` divides `embed_dim`.
     """
 
+    def settings(self) -> dict[str, Any]:
+        """All values by name; a subclass replaces a None that stands for a rule by what the rule gives."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def __post_init__(self) -> None:
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = ModelConfig.settings(self)
         for field in fields(self):
             name = field.name
             kind = field.type

@@ -1,7 +1,7 @@
 """PatchTST: each channel by itself, with its patches as tokens (Nie et al., 2023)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -35,6 +35,17 @@ class PatchTSTConfig(ModelConfig):
     dropout: float = 0.2
     style: Style = "official"
     residual_scores: bool | None = None
+
+    @property
+    def adds_scores(self) -> bool:
+        """Whether a layer adds the scores of earlier layers to its own."""
+        if self.residual_scores is None:
+            return self.style == "official" and self.attention.name == "softmax"
+        return self.residual_scores
+
+    def settings(self) -> dict[str, Any]:
+        """All values by name."""
+        return ModelConfig.settings(self) | {"residual_scores": self.adds_scores}
 
     def __post_init__(self) -> None:
         ModelConfig.__post_init__(self)
@@ -78,13 +89,11 @@ class PatchTST(PatchBackbone):
     def __init__(self, config: PatchTSTConfig) -> None:
         official = config.style == "official"
         super().__init__(config, positions="learned" if official else "sinusoidal", bias=official)
-        # published: only softmax of the official form adds scores
-        adds_scores = official and config.attention.name == "softmax"
         self.blocks = encoder_stack(
             config,
             self.num_tokens,
             score_dropout=0.0 if official else None,
-            residual_scores=adds_scores if config.residual_scores is None else config.residual_scores,
+            residual_scores=config.adds_scores,
             # equal to two dropouts of the config's rate in a row
             attention_dropout=1.0 - (1.0 - config.dropout) ** 2 if official else None,
             norm="batch" if official else "layer",

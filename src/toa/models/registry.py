@@ -164,10 +164,34 @@ def build_classifier(
     return ClassifyModel(network, ClassifyHeadConfig(num_classes=num_classes, channels=channels, **head))
 
 
+def complete_settings(
+    name: str, task: ModelKind, *, attention: str | AttentionSpec | None = None, settings: Settings | None = None
+) -> dict[str, Any]:
+    """All settings of a model of a task: those that are given, and the defaults of all others.
+
+    None of them depends on the data; the sizes of the data here only complete the configs.
+    """
+    sizes = {"lookback": 512, "horizon": 96, "channels": 7, "num_marks": 0}
+    network, config, head = _configure(name, task, attention, settings, sizes)
+    complete = config.settings()
+    if issubclass(network, Backbone):
+        known = fields(_HEADS[task])
+        complete |= {one.name: one.default for one in known if one.default is not MISSING} | head
+    return {key: value for key, value in complete.items() if key not in _GIVEN}
+
+
 def _build(
     name: str, task: ModelKind, attention: str | AttentionSpec | None, settings: Settings | None, sizes: dict[str, int]
 ) -> tuple[Any, dict[str, Any]]:
     """The network of a backbone, and the settings of its head."""
+    network, config, head = _configure(name, task, attention, settings, sizes)
+    return network(config), head
+
+
+def _configure(
+    name: str, task: ModelKind, attention: str | AttentionSpec | None, settings: Settings | None, sizes: dict[str, int]
+) -> tuple[type[Any], Any, dict[str, Any]]:
+    """The class of a network, its config, and the settings of its head."""
     check_choice("backbone", name, backbone_names(task))
     backbone = BACKBONES[name]
     entry = backbone.tasks[task]
@@ -192,4 +216,4 @@ def _build(
     values = {**sizes, "attention": spec, **entry.settings, **settings}
     config = entry.config(**{key: value for key, value in values.items() if key in config_fields})
     head = {**entry.head(config), **{key: value for key, value in settings.items() if key not in config_fields}}
-    return entry.network(config), head
+    return entry.network, config, head

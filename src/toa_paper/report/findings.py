@@ -25,6 +25,7 @@ from toa.report.tables import grouped, signed
 from toa_paper.report.cells import PAPER, RECIPE, Entry, contribution, is_toa
 from toa_paper.report.evidence import setting_of
 from toa_paper.report.paper import Contest, PaperReport
+from toa_paper.report.regimes import first_sentence, gate_sentence, regime_rows
 from toa_paper.report.texts import TEXTS
 
 _TASKS = {
@@ -261,7 +262,9 @@ def lead(findings: Sequence[Finding]) -> list[str]:
             groups = grouped((finding.title.partition(" under ")[0], finding.under) for finding in same_verdict)
             members = [f"{what} {', '.join(gains)}" for what, gains in groups.items()]
         if members or verdict == "helps":
-            lines.append(f"{words}: {'; '.join(members) or 'nowhere on the real data that were tested'}.")
+            lines.append(
+                f"{words}: {'; '.join(members) or 'in none of the comparisons over all data sets of a backbone'}."
+            )
     return lines
 
 
@@ -436,7 +439,13 @@ def found_parts(report: PaperReport) -> dict[str, list[str]]:
     compared = [finding.text() for finding in all_findings if finding.row.interval is not None]
     compared = [TEXTS["paper"]["rule"], *compared] if compared else []
     parts = {
-        "What was found": lead(all_findings) + demixing(report) + coverage(report),
+        "What was found": [
+            *first_sentence(regime_rows(report.entries), report.decision),
+            *lead(all_findings),
+            *gate_sentence(report.entries),
+            *demixing(report),
+            *coverage(report),
+        ],
         "Claims of the paper": claims(report, all_findings),
         "Comparisons": compared,
     }

@@ -50,6 +50,7 @@ def page_data(report: PaperReport, out: Path) -> Data:
         "found": {
             title: [re.sub(r"\*\*|`", "", words) for words in lines] for title, lines in found_parts(report).items()
         },
+        "regimes": [[re.sub(r"\*\*|`", "", cell) for cell in row] for row in paper_text.regimes(report)],
         "summary": paper_text.status_table(report),
         "recipes": [make(report.recipes) for make in recipes] if report.recipes else [],
         "signed": paper_text.signed_table(report.evidence.signed) if report.evidence.signed else [],

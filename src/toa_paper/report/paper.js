@@ -155,6 +155,8 @@ unpack($("data").textContent).then((data) => {
   $("found").replaceChildren(...Object.entries(data.found).flatMap(([title, lines]) => [make("h2", {}, title),
     make("ul", {}, ...lines.map((words) => make("li", {}, words)))]));
   $("headline").textContent = data.headline;
+  if (data.regimes.length > 1) plain($("regimes-table"), data.regimes, "Gains by regime", 7);
+  else $("regimes").hidden = true;
   plain($("summary-table"), data.summary, "Status of each table");
   if (data.recipes.length) {
     plain($("recipes-table"), data.recipes[0], "Recipes side by side", 2);

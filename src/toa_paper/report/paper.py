@@ -16,6 +16,7 @@ from toa.report.tables import Table
 from toa_paper.published import PublishedNumber
 from toa_paper.report.cells import RECIPE, Entry, RecipeCell, decimals, is_toa, paper_entries, recipe_cells
 from toa_paper.report.evidence import Evidence, Run, read_evidence
+from toa_paper.report.regimes import read_decision
 
 # tables with ranks, and the ranked metric
 RANKED = {
@@ -214,7 +215,7 @@ def _one_recipe(entries: Sequence[Entry]) -> list[Entry]:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PaperReport:
-    """Everything that a report shows."""
+    """Everything that a report shows; `decision` is that on many channels, see `read_decision`."""
 
     evidence: Evidence
     entries: tuple[Entry, ...]
@@ -223,6 +224,7 @@ class PaperReport:
     contests: tuple[Contest, ...]
     operators: tuple[Pictures, ...]
     remarks: tuple[str, ...]
+    decision: dict[str, Any] | None = None
 
     @property
     def others(self) -> list[Run]:
@@ -251,6 +253,7 @@ def make_report(
         contests=tuple(contests(entries)),
         operators=tuple(operators),
         remarks=tuple(remarks),
+        decision=read_decision(paths),
     )
 
 

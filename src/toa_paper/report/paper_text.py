@@ -14,8 +14,9 @@ from toa.report.tables import Table, grouped, markdown_table, number, signed
 from toa_paper.published import PublishedNumber
 from toa_paper.report.cells import PAPER, RECIPE, STATUSES, Entry, RecipeCell, contribution, decimals, departure, is_toa
 from toa_paper.report.evidence import Trial
-from toa_paper.report.findings import found_parts
+from toa_paper.report.findings import demixing, found_parts
 from toa_paper.report.paper import PaperReport, RankRow
+from toa_paper.report.regimes import regime_rows, regime_table
 from toa_paper.report.texts import TEXTS
 from toa_paper.tables import TABLES
 
@@ -35,7 +36,14 @@ def summary(report: PaperReport) -> list[str]:
     lines = []
     for title, sentences in found_parts(report).items():
         lines += [f"## {title}", "", *(f"- {sentence}" for sentence in sentences), ""]
+        if title == "What was found":
+            lines += ["## By regime", "", TEXTS["paper"]["regimes"], "", *markdown_table(regimes(report), left=7), ""]
     return [*lines, "## Progress", "", progress_line(report), "", *markdown_table(status_table(report)), ""]
+
+
+def regimes(report: PaperReport) -> Table:
+    """One row per regime."""
+    return regime_table(regime_rows(report.entries), report.decision, demixing(report))
 
 
 def progress_line(report: PaperReport) -> str:

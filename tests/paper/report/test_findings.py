@@ -86,7 +86,7 @@ def test_a_gain_on_every_set_is_said_first_with_its_size(tmp_path):
 )
 def test_other_records_give_another_sentence(tmp_path, gains, verdict):
     first, *others = found_parts(made_up(tmp_path, gains))["What was found"]
-    assert first == "TOA helps: nowhere on the real data that were tested."
+    assert first == "TOA helps: in none of the comparisons over all data sets of a backbone."
     assert [line.startswith(verdict) for line in others] == [True, False]
     assert "**Not tested: " in others[1]
 

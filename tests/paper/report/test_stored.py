@@ -16,6 +16,7 @@ from toa_paper.report.evidence import read_evidence
 from toa_paper.report.findings import found_parts
 from toa_paper.report.paper import PaperReport, contests
 from toa_paper.report.paper_text import cell_text, our_text
+from toa_paper.report.regimes import read_decision
 
 RESULTS = ROOT / "results"
 FOLDER = RESULTS / "report"
@@ -106,6 +107,7 @@ def test_the_findings_are_those_of_the_records(page, evidence, measured):
         ranks=(),
         operators=(),
         remarks=(),
+        decision=read_decision([FOLDER.parent]),
     )
     now = {title: [re.sub(r"\*\*|`", "", line) for line in lines] for title, lines in found_parts(report).items()}
     *found, tested = page["found"]["What was found"]
