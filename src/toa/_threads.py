@@ -28,8 +28,8 @@ def wait_passively() -> None:
 def one_thread_if(is_small: bool) -> AbstractContextManager[object]:
     """Compute with one thread of OpenMP, PyTorch's among them, if the work is small; other Python threads keep theirs.
 
-    Threads wait for each other at the end of each operation. On idle cores that takes microseconds; beside other
-    programs it takes up to tens of milliseconds per operation, far longer than the forecast of a few windows.
+    Threads wait for each other at the end of each operation: microseconds on idle cores; beside other
+    programs up to tens of milliseconds, far longer than the forecast of a few windows.
     """
     return _controller().limit(limits=1, user_api="openmp") if is_small else nullcontext()
 

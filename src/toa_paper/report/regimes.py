@@ -57,7 +57,7 @@ class Regime:
 
 
 _CHANNEL_TOKENS = ("itransformer", "duet")
-REGIMES = (
+DATA_REGIMES = (
     Regime(
         title="few channels as tokens, many training windows",
         short="with many training windows,",
@@ -140,7 +140,7 @@ def regime_rows(entries: Iterable[Entry]) -> list[RegimeRow]:
     """One row per regime with a measured number under the paper's settings."""
     numbers = [entry for entry in entries if entry.own]
     rows = []
-    for regime in REGIMES:
+    for regime in DATA_REGIMES:
         inside = [entry for entry in numbers if regime.has(entry)]
         cells = _cells(inside)
         if not cells:
