@@ -99,6 +99,34 @@ def test_large_values_are_clipped_after_scaling_by_the_train_rows(tmp_path, monk
         load_forecast(**options, clip=0)
 
 
+def test_fewer_columns_are_a_part_of_more_and_keep_their_scale(tmp_path, monkeypatch):
+    options = small_set(tmp_path, monkeypatch, values())
+    whole = load_forecast(**options)
+    parts = {count: load_forecast(**options, most_columns=count) for count in (1, 2, 3)}
+    assert parts[3].columns == whole.columns
+    assert set(parts[1].columns) < set(parts[2].columns) < set(parts[3].columns)
+    index = torch.tensor([5])
+    for count, part in parts.items():
+        assert part.channels == count
+        places = [whole.columns.index(name) for name in part.columns]
+        assert torch.equal(part.test.batch(index).x, whole.test.batch(index).x[..., places])
+    with pytest.raises(ValueError, match=message("most_columns must lie between 1 and the 3 columns of Small, got 4")):
+        load_forecast(**options, most_columns=4)
+
+
+def test_fewer_training_windows_are_the_last_ones_and_change_nothing_else(tmp_path, monkeypatch):
+    options = small_set(tmp_path, monkeypatch, values())
+    whole = load_forecast(**options)
+    part = load_forecast(**options, train_windows=5)
+    assert len(part.train) == 5
+    last = len(whole.train) - 1
+    assert torch.equal(part.train.batch(torch.tensor([4])).y, whole.train.batch(torch.tensor([last])).y)
+    assert torch.equal(part.test.batch(torch.tensor([0])).x, whole.test.batch(torch.tensor([0])).x)
+    most = len(whole.train)
+    with pytest.raises(ValueError, match=message(f"train_windows must lie between 1 and the {most} windows")):
+        load_forecast(**options, train_windows=most + 1)
+
+
 def test_a_column_that_is_constant_in_training_is_divided_by_one(tmp_path, monkeypatch):
     table = values()
     table[:72, 1] = 5.0
@@ -136,12 +164,18 @@ def test_run_settings_added_later_leave_the_hash_of_older_runs():
     from toa.experiments.records import hashed_values
 
     config = resolve("forecast", "toa-paper", dataset="ETTh1", horizon=96, backbone="itransformer")
-    assert not {"split", "clip", "epoch_steps"} & hashed_values(config).keys()
+    assert not {"split", "clip", "epoch_steps", "most_columns", "train_windows"} & hashed_values(config).keys()
 
 
 @pytest.mark.parametrize(
     ("change", "parts"),
-    [("split=half", ("unknown split 'half'", "6:2:2")), ("clip=0", ("clip",)), ("epoch_steps=0", ("epoch_steps",))],
+    [
+        ("split=half", ("unknown split 'half'", "6:2:2")),
+        ("clip=0", ("clip",)),
+        ("epoch_steps=0", ("epoch_steps",)),
+        ("most_columns=0", ("most_columns",)),
+        ("train_windows=0", ("train_windows",)),
+    ],
 )
 def test_wrong_settings_of_a_run_raise(change, parts):
     with pytest.raises(ValueError, match=message(*parts)):

@@ -57,7 +57,10 @@ def test_channels_do_not_mix_and_may_have_individual_maps():
 BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"moving_average": 11}, ("moving_average must be at most the length of the series, 9, got 11; use a shorter",)),
     ({"moving_average": 4}, ("moving_average must be odd", "got 4; use 5")),
-    ({"embed_dim": 8}, ("unknown setting 'embed_dim' of model 'dlinear'; known: moving_average, individual.",)),
+    (
+        {"embed_dim": 8},
+        ("unknown setting 'embed_dim' of model 'dlinear'; known: moving_average, individual, instance_norm.",),
+    ),
 ]
 
 
@@ -65,3 +68,11 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 def test_bad_settings_raise(settings, parts):
     with pytest.raises(ValueError, match=message(*parts)):
         build(**settings)
+
+
+@pytest.mark.parametrize("name", ["dlinear", "tsmixer"])
+def test_with_instance_norm_a_forecast_follows_level_and_scale_of_its_series(name):
+    settings = {"instance_norm": True} | ({"moving_average": 5} if name == "dlinear" else {})
+    model = build_forecaster(name, lookback=9, horizon=4, channels=3, settings=settings).double().eval()
+    series = torch.randn(2, 9, 3, dtype=torch.float64)
+    assert_near(model(5.0 * series + 7.0), 5.0 * model(series) + 7.0, 1e-4)

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Int64
 
 from toa._checks import Argument, ArgumentError, MissingFileError, check_choice, check_positive
 from toa.data.catalogue import DATASETS, DatasetSpec
@@ -13,11 +15,13 @@ from toa.data.files import checksum, locate
 from toa.data.files import verify as verify_file
 from toa.data.frequency import FREQUENCIES, time_marks
 from toa.data.scaling import StandardScaler
-from toa.data.splits import Split, split_rows
+from toa.data.splits import Segment, Split, split_rows
 from toa.data.tables import read_csv_series, read_dataset
 from toa.data.windows import DEFAULT_BUDGET, Windows, place_series
 
 _ENDINGS = (".csv", ".csv.gz")
+# seed of the draw of columns
+_COLUMN_SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -61,6 +65,8 @@ def load_forecast(
     allow_constant: bool = False,
     clip: float | None = None,
     missing_values: float | Sequence[float] | None = None,
+    most_columns: int | None = None,
+    train_windows: int | None = None,
 ) -> ForecastData:
     """Read, check, split, scale by the train rows and cut into windows; no test window is dropped.
 
@@ -76,6 +82,9 @@ def load_forecast(
         allow_constant: Leave channels that are constant in the train rows unscaled instead of raising an error.
         clip: Standardised values beyond this size count as this size; None changes no value.
         missing_values: Numbers that mean a missing value in a user's file; None warns of those that look like it.
+        most_columns: Columns that are used, drawn evenly; fewer are a part of more. None for all.
+        train_windows: Windows to train on, the last ones; None for all. The scaler reads all train rows, so that errors
+            do not depend on it.
     """
     check_choice("freq", freq, FREQUENCIES)
     path = Path(dataset).expanduser()
@@ -98,11 +107,13 @@ def load_forecast(
         default_split = spec.split
         sha256 = verify_file(path, spec) if verify else checksum(path)
         panel = read_dataset(spec, path, fill=fill)
-    series = panel.values[0]
+    drawn = _draw_columns(len(panel.columns), most_columns, name)
+    columns = tuple(panel.columns[place] for place in drawn)
+    series = panel.values[0][:, drawn]
     rule = default_split if split is None else split
     segments = split_rows(rule, len(series), lookback=lookback, horizon=horizon, name=name)
     train_rows = series[segments.train.start : segments.train.stop]
-    scaler = StandardScaler.fit(train_rows, columns=panel.columns, allow_constant=allow_constant, name=name)
+    scaler = StandardScaler.fit(train_rows, columns=columns, allow_constant=allow_constant, name=name)
     # the three splits share one copy of the values
     scaled = scaler.transform(series)
     if clip is not None:
@@ -115,14 +126,15 @@ def load_forecast(
             raise ArgumentError(name, "have dates for time marks", "none", "give marks=False")
         stamps = torch.from_numpy(time_marks(dates, freq)).float().to(device)
     train, val, test = (
-        Windows(values, stamps, part, lookback, horizon, device=device, budget_bytes=budget_bytes) for part in segments
+        Windows(values, stamps, part, lookback, horizon, device=device, budget_bytes=budget_bytes)
+        for part in (_last_windows(segments.train, train_windows, lookback, horizon), segments.val, segments.test)
     )
     return ForecastData(
         name=name,
         spec=spec,
         path=path,
-        columns=panel.columns,
-        channels=len(panel.columns),
+        columns=columns,
+        channels=len(columns),
         split=rule,
         segments=segments,
         train=train,
@@ -132,3 +144,22 @@ def load_forecast(
         checksum=sha256,
         subset=spec is not None and spec.subset_of is not None,
     )
+
+
+def _draw_columns(columns: int, count: int | None, name: str) -> Int64[np.ndarray, " c"]:
+    """Places of the columns that are used, in order; the draw is the same for all counts."""
+    if count is None:
+        return np.arange(columns)
+    if not 1 <= count <= columns:
+        raise ArgumentError("most_columns", f"lie between 1 and the {columns} columns of {name}", count)
+    return np.sort(np.random.default_rng(_COLUMN_SEED).permutation(columns)[:count])
+
+
+def _last_windows(segment: Segment, count: int | None, lookback: int, horizon: int) -> Segment:
+    """The rows of the last windows of a segment."""
+    if count is None:
+        return segment
+    most = segment.windows(lookback, horizon)
+    if not 1 <= count <= most:
+        raise ArgumentError("train_windows", f"lie between 1 and the {most} windows of training", count)
+    return Segment(segment.stop - (lookback + horizon - 1 + count), segment.stop)

@@ -59,6 +59,8 @@ class ForecastRun(RunConfig):
         clip: Standardised values beyond this size count as this size, in inputs and targets; None changes no value.
         epoch_steps: Most batches of an epoch, of windows drawn again for each epoch; None for all windows.
         missing_values: Numbers that mean a missing value in a user's file, such as -9999; None warns of such numbers.
+        most_columns: Columns that are used, drawn evenly; fewer are a part of more. None for all.
+        train_windows: Windows to train on, the last before validation; None for all.
     """
 
     task: ClassVar[str] = "forecast"
@@ -76,6 +78,8 @@ class ForecastRun(RunConfig):
     clip: float | None = field(default=None, metadata=ADDED_LATER)
     epoch_steps: int | None = field(default=None, metadata=ADDED_LATER)
     missing_values: float | tuple[float, ...] | None = field(default=None, metadata=ADDED_LATER)
+    most_columns: int | None = field(default=None, metadata=ADDED_LATER)
+    train_windows: int | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         # a dataclass with slots cannot use super() without arguments
@@ -88,6 +92,10 @@ class ForecastRun(RunConfig):
             check_positive("clip", self.clip)
         if self.epoch_steps is not None:
             check_at_least("epoch_steps", self.epoch_steps, 1)
+        if self.most_columns is not None:
+            check_at_least("most_columns", self.most_columns, 1)
+        if self.train_windows is not None:
+            check_at_least("train_windows", self.train_windows, 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -119,7 +127,10 @@ class Forecasting(Task):
         path = path.expanduser()
         # a file that was rewritten is read again
         stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
-        names = ("lookback", "horizon", "marks", "fill", "allow_constant", "split", "clip", "missing_values")
+        names = (
+            *("lookback", "horizon", "marks", "fill", "allow_constant", "split", "clip", "missing_values"),
+            *("most_columns", "train_windows"),
+        )
         how = {name: getattr(config, name) for name in names} | {"date_column": config.date_column or None}
         return _load_shared(config.dataset, stamp, data_dir, device, **how)
 

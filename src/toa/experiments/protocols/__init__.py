@@ -1,7 +1,8 @@
 """Protocols: one TOML file per protocol in a folder per task, and functions that read them.
 
-Beside the tables of `toa.experiments.settings`, a backbone's table may name another protocol of the same task with
-`like`; that protocol's table is then merged below it.
+Beside the tables of `toa.experiments.settings`, a file may have a table `shared`, which is merged below the table of
+each backbone. A backbone's table may name another protocol of the same task with `like`; that protocol's table is then
+merged below both.
 """
 
 import sys
@@ -23,7 +24,7 @@ PROTOCOL_PACKAGES: Registry[ModuleType] = PluginRegistry("package of protocols",
 PROTOCOL_PACKAGES["toa"] = sys.modules[__name__]
 
 # keys of a file that are not the table of a backbone
-_OTHER = ("about", "source", "seeds", "attention", "default_attention", "small_below")
+_OTHER = ("about", "source", "seeds", "attention", "default_attention", "small_below", "shared")
 _SUFFIX = ".toml"
 
 
@@ -55,7 +56,8 @@ def load_protocol(task: str, name: str) -> Protocol:
     """Read a protocol."""
     check_choice("protocol", name, protocol_names(task))
     content = tomllib.loads(_protocol_files(task)[name].read_text(encoding="utf-8"))
-    tables = {key: value for key, value in content.items() if key not in _OTHER}
+    shared = content.get("shared", {})
+    tables = {key: merge(shared, value) for key, value in content.items() if key not in _OTHER}
     for backbone, own in tables.items():
         if (like := own.pop("like", None)) is not None:
             tables[backbone] = merge(load_protocol(task, like).tables[backbone], own)
