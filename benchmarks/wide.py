@@ -2,15 +2,17 @@
 
     python benchmarks/wide.py sizes                                # facts of the data sets
     python benchmarks/wide.py lines tune > runs.txt                # the runs that can start now
+    python benchmarks/wide.py cost all                             # operations of the runs that can start now
     python benchmarks/wide.py run tune --records all.jsonl         # trials of all stages, each result added to the file
     python benchmarks/wide.py run final --records all.jsonl        # final runs of the systems whose settings are chosen
     python benchmarks/wide.py run all --records all.jsonl          # both, final runs as soon as they can start
     python benchmarks/wide.py collect all.jsonl                    # store the results and the choices in results/
     python benchmarks/wide.py decide                               # the rule of docs/many_channels.md
 
-`decide` also writes results/many_channels/decision.json, which the report reads.
-The plan is wide.toml. `run` needs the data in a data folder (--data-dir, $TOA_DATA); a set that is not there is
-left out. It can be stopped and repeated: a run with a result in --records, --stored or --results is not repeated.
+The plan is wide.toml, that of the decision; --plan names another: wide-rivals.toml or wide-scaling.toml. `decide`
+also writes results/many_channels/decision.json, which the report reads. `run` needs the data in a data folder
+(--data-dir, $TOA_DATA); a set that is not there is left out. It can be stopped and repeated: a run with a result in
+--records, --stored or --results is not repeated.
 """
 
 import argparse
@@ -32,11 +34,11 @@ from toa_bench.wide import (
     ROOT,
     WidePlan,
     choose_setting,
-    memory_hungry,
     pending_jobs,
     read_results,
     read_wide_plan,
 )
+from toa_bench.wide_cost import memory_hungry, run_cost
 from toa_bench.wide_results import (
     checked_commit,
     decision_lines,
@@ -47,24 +49,23 @@ from toa_bench.wide_results import (
     slim_trial,
 )
 
-# files below the folder of results
-TRIALS = "search/wide-trials.jsonl"
-RUNS = "many_channels/runs.jsonl"
+# facts of the data sets, below the folder of results
 SETS = "many_channels/sets.json"
-CHOICES = "many_channels/choices.json"
 DECISION = "many_channels/decision.json"
 
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     actions = parser.add_subparsers(dest="action", required=True)
-    for name in ("sizes", "lines", "run", "collect", "decide"):
+    for name in ("sizes", "lines", "cost", "run", "collect", "decide"):
         action = actions.add_parser(name)
         action.add_argument("--plan", type=Path, default=PLAN)
-        action.add_argument("--set", action="append", dest="sets", help="data set; all that are here if not given")
+        action.add_argument(
+            "--set", action="append", dest="sets", help="data set or case; all that are here if not given"
+        )
         action.add_argument("--data-dir", type=Path)
         action.add_argument("--results", type=Path, default=ROOT / "results", help="folder of stored results")
-        if name in ("lines", "run"):
+        if name in ("lines", "cost", "run"):
             action.add_argument("stage", choices=("tune", "final", "all"))
             action.add_argument("--stored", type=Path, action="append", default=[], help="further files of results")
         if name == "run":
@@ -92,16 +93,21 @@ def main() -> None:
             facts = describe_sets(plan, options.data_dir)
             write_atomically(folder / SETS, (json.dumps(facts, indent=2) + "\n").encode())
             print(f"sizes of {len(facts)} data sets in {folder / SETS}")
-        case "lines":
-            results = read_results([folder / TRIALS, folder / RUNS, *options.stored])
-            for job in pending_jobs(plan, options.stage, here(plan, options.sets, options.data_dir), results):
-                print(job.label)
+        case "lines" | "cost":
+            results = read_results([folder / plan.stored.trials, folder / plan.stored.runs, *options.stored])
+            jobs = pending_jobs(plan, options.stage, here(plan, options.sets, options.data_dir), results)
+            if options.action == "cost":
+                operations = sum(run_cost(job.config) for job in jobs)
+                print(f"{len(jobs)} runs, {operations / 1e15:.1f} PFLOP")
+            else:
+                for job in jobs:
+                    print(job.label)
         case "run":
             run(plan, options)
         case "collect":
             collect(plan, options.files, folder)
         case "decide":
-            results = read_results([folder / TRIALS, folder / RUNS])
+            results = read_results([folder / plan.stored.trials, folder / plan.stored.runs])
             record = decision_record(plan, results, json.loads((folder / SETS).read_text("utf-8")))
             write_atomically(folder / DECISION, (json.dumps(record, indent=2) + "\n").encode())
             for line in decision_lines(record):
@@ -114,7 +120,12 @@ def run(plan: WidePlan, options: argparse.Namespace) -> None:
     # a copy may lie in the checkout of another commit: the ids of its sources decide
     commit = checkout_commit() if options.sources is None else checked_commit(options.sources)
     print(f"{len(datasets)} data sets, stage {options.stage}, commit {commit}", flush=True)
-    stored = [options.results / TRIALS, options.results / RUNS, *options.stored, options.records]
+    stored = [
+        options.results / plan.stored.trials,
+        options.results / plan.stored.runs,
+        *options.stored,
+        options.records,
+    ]
     results = read_results(stored)
     write_atomically(options.records, "".join(map(record_line, results.values())).encode())
     context = RunContext(out=options.out, data_dir=options.data_dir, device=options.device)
@@ -184,7 +195,7 @@ def ended_run(job: Job, event: Event, out: Path, commit: str | None) -> Record |
 
 def collect(plan: WidePlan, files: list[Path], folder: Path) -> None:
     """Store results, those of trials without history, and the chosen settings."""
-    results = read_results([folder / TRIALS, folder / RUNS, *files])
+    results = read_results([folder / plan.stored.trials, folder / plan.stored.runs, *files])
     trials: list[Record] = []
     finals: list[Record] = []
     for record in results.values():
@@ -192,7 +203,7 @@ def collect(plan: WidePlan, files: list[Path], folder: Path) -> None:
             finals.append(record)
         else:
             trials.append(slim_trial(record))
-    for path, records in ((folder / TRIALS, trials), (folder / RUNS, finals)):
+    for path, records in ((folder / plan.stored.trials, trials), (folder / plan.stored.runs, finals)):
         ordered = sorted(records, key=lambda record: str(record["command"]))
         write_atomically(path, "".join(map(record_line, ordered)).encode())
         print(f"{len(ordered)} records in {path}")
@@ -211,8 +222,8 @@ def collect(plan: WidePlan, files: list[Path], folder: Path) -> None:
                             for one, value in choice.validation.items()
                         },
                     }
-    write_atomically(folder / CHOICES, (json.dumps(choices, indent=2) + "\n").encode())
-    print(f"settings of {sum(map(len, choices.values()))} systems and data sets in {folder / CHOICES}")
+    write_atomically(folder / plan.stored.choices, (json.dumps(choices, indent=2) + "\n").encode())
+    print(f"settings of {sum(map(len, choices.values()))} systems and data sets in {folder / plan.stored.choices}")
 
 
 if __name__ == "__main__":

@@ -5,10 +5,11 @@
     seasonal-naive    repeats the last season of the look-back
     own-lags          ridge regression of each channel on its own look-back
     all-channels      the same with principal components of the last rows of all channels
+    boosted-trees     gradient boosting on lags (needs the package lightgbm)
 
-Splits, scales and windows are those of benchmarks/wide.py, and validation chooses the settings. Nothing is random but
-the start of the search for components, whose seed is fixed. Each result is added to the file at once; one that is there
-is not computed again.
+Splits, scales and windows are those of benchmarks/wide.py, and validation chooses the settings. What is random has a
+fixed seed: the start of the search for components, and the rows that are drawn for the trees. Each result is added to
+the file at once; one that is there is not computed again.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import toa_bench.wide_boosting  # noqa: F401 (registers the trees)
 from toa.experiments.records import provenance, record_line
 from toa.training.distributed import resolve_device
 from toa_bench.script import command_line, exit_on_error, make_parser
@@ -43,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     facts = provenance(resolve_device("cpu"), command_line("benchmarks/wide_rivals.py", None))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     for dataset in here(plan, args.sets, args.data_dir):
-        for horizon in horizons(plan.protocol, plan.backbone, dataset):
+        for horizon in horizons(plan, dataset):
             missing = [name for name in args.system or RIVALS if (dataset, horizon, name) not in done]
             if not missing:
                 continue

@@ -1,6 +1,6 @@
 """Errors of toa.Forecaster on tables with several columns, with and without the methods that read all of them.
 
-    python benchmarks/wide_tables.py [--case pems08 ...] [--effort quick] [--out FILE]
+    python benchmarks/wide_tables.py [--case pems08 ...] [--effort quick] [--methods without ...] [--out FILE]
 
     pems08      PEMS08-Last40, 170 columns, 12 steps, every window of the test
     eia930      EIA930, 54 columns, 24 steps
@@ -9,14 +9,21 @@
     weather     Weather, 21 columns, 24 steps
     etth1       ETTh1, 7 columns, 24 steps
 
+The methods:
+
+    without     none that reads all columns
+    with        all
+    ridge       the method `all columns` alone: a ridge regression on principal components of all columns
+    gated       all, but the network with TOA-Gated has no operators (M = 0); `with` where no network is trained
+
 The first 80 % of the rows are fitted, the last 20 % are forecast from rolling origins. Errors are in standard
 deviations of the fitted rows. `cpu_s` is the time of all threads.
 """
 
 import argparse
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +35,7 @@ import toa
 from toa._console import make_table
 from toa.data import DATASETS, locate
 from toa.data.tables import read_dataset
+from toa.estimators.channel_networks import NETWORKS
 from toa.estimators.effort import EFFORTS
 from toa.estimators.families import FAMILIES
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser, save
@@ -58,7 +66,7 @@ CASES = {
 
 
 @contextmanager
-def without_families(names: tuple[str, ...]) -> Iterator[None]:
+def without_families(*names: str) -> Iterator[None]:
     """Leave some families of methods out of the choice."""
     with mock.patch.dict(FAMILIES):
         for name in names:
@@ -66,14 +74,35 @@ def without_families(names: tuple[str, ...]) -> Iterator[None]:
         yield
 
 
-def measure(case: Case, effort: str, data_dir: Path | None, left_out: tuple[str, ...]) -> dict[str, Any]:
+def ridge_alone() -> AbstractContextManager[None]:
+    """Only the ridge regression on all columns."""
+    return without_families(*(name for name in FAMILIES if name != "columns"))
+
+
+@contextmanager
+def without_operators() -> Iterator[None]:
+    """Networks of columns with the gated activation instead of TOA-Gated: the same with M = 0."""
+    names = {name: "gated" if attention == "toa-gated" else attention for name, attention in NETWORKS.items()}
+    with mock.patch.dict(NETWORKS, names):
+        yield
+
+
+METHODS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
+    "without": lambda: without_families(*READS_ALL),
+    "with": nullcontext,
+    "ridge": ridge_alone,
+    "gated": without_operators,
+}
+
+
+def measure(case: Case, effort: str, data_dir: Path | None, methods: str) -> dict[str, Any]:
     """Errors, weights and times of one fit and its backtest."""
     spec = DATASETS[case.dataset]
     values = read_dataset(spec, locate(spec, data_dir)).values[0]
     stop = int(len(values) * FITTED)
     begin = time.perf_counter()
     cpu = time.process_time()
-    with without_families(left_out):
+    with METHODS[methods]():
         model = toa.Forecaster(case.horizon, effort=effort).fit(values[:stop])
         fit_wall = time.perf_counter() - begin
         fit_cpu = time.process_time() - cpu
@@ -94,14 +123,11 @@ def measure(case: Case, effort: str, data_dir: Path | None, left_out: tuple[str,
 def run(args: argparse.Namespace) -> None:
     console = make_console()
     cases: dict[str, Any] = {}
-    head = ("table", "columns", "MSE without", "MSE with", "change", "CPU of the fit, s", "weights")
+    head = ("table", "columns", "methods", "MSE", "CPU of the fit, s", "weights")
     rows: list[tuple[str, ...]] = [head]
     for name in args.case or CASES:
         case = CASES[name]
-        results = {
-            "without": measure(case, args.effort, args.data_dir, READS_ALL),
-            "with": measure(case, args.effort, args.data_dir, ()),
-        }
+        results = {methods: measure(case, args.effort, args.data_dir, methods) for methods in args.methods}
         cases[name] = {
             "dataset": case.dataset,
             "columns": DATASETS[case.dataset].channels,
@@ -109,13 +135,19 @@ def run(args: argparse.Namespace) -> None:
             "stride": case.stride,
             **results,
         }
-        before = results["without"]["mse"]
-        after = results["with"]["mse"]
-        weights = ", ".join(f"{method} {weight:.2f}" for method, weight in results["with"]["weights"].items())
-        seconds = f"{results['without']['fit_cpu_s']:.0f} -> {results['with']['fit_cpu_s']:.0f}"
-        change = f"{100 * (after / before - 1):+.1f} %"
-        rows.append((name, str(cases[name]["columns"]), f"{before:.4f}", f"{after:.4f}", change, seconds, weights))
-        console.print(f"{name}: {rows[-1]}")
+        for methods, found in results.items():
+            weights = ", ".join(f"{method} {weight:.2f}" for method, weight in found["weights"].items())
+            rows.append(
+                (
+                    name,
+                    str(cases[name]["columns"]),
+                    methods,
+                    f"{found['mse']:.4f}",
+                    f"{found['fit_cpu_s']:.0f}",
+                    weights,
+                )
+            )
+            console.print(f"{name}: {rows[-1]}")
     console.print(make_table(rows))
     settings = {"effort": args.effort, "fitted": FITTED}
     record = {"benchmark": "wide_tables", "settings": settings, "cases": cases}
@@ -126,6 +158,7 @@ def main() -> None:
     parser = make_parser(__doc__, "runs/wide_tables.json")
     parser.add_argument("--case", action="append", choices=CASES)
     parser.add_argument("--effort", choices=list(EFFORTS), default="quick")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=["without", "with"])
     parser.add_argument("--data-dir", type=Path)
     with exit_on_error():
         run(parser.parse_args())

@@ -3,18 +3,23 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from math import exp, expm1
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from performance_tables import table
+from stored_results import ROOT
+from toa_bench.wide import read_results, read_wide_plan
+from toa_bench.wide_scaling import STRENGTHS, Cell, accepted, cells_of, fit_rule, read_cells, rule_gain
 
 FOLDER = Path(__file__).resolve().parents[1] / "results" / "many_channels"
 SETS = FOLDER / "sets.json"
 # systems of the runs that stand beside the rivals, and their seeds
 NETWORKS = ("softmax", "toa-gated")
 SEEDS = 3
-RIVALS = ("seasonal-naive", "own-lags", "all-channels")
+RIVALS = ("seasonal-naive", "own-lags", "all-channels", "boosted-trees")
+RIVAL_NETWORKS = ("dlinear", "tsmixer", "patchtst")
 
 # errors by data set and horizon, then by system
 Errors = dict[tuple[str, int], dict[str, float]]
@@ -76,14 +81,13 @@ def rival_errors() -> Errors:
     return errors
 
 
-def network_errors() -> Errors:
-    """Test MSE of the stored runs, mean over the seeds where all of them are there."""
+def seed_means(name: str, system_of: Callable[[Mapping[str, Any]], str | None]) -> Errors:
+    """Test MSE of stored runs by cell and system, mean over the seeds where all of them are there."""
     runs: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for record in read_lines("runs.jsonl"):
+    for record in read_lines(name) if (FOLDER / name).exists() else []:
         config = record["config"]
-        system = config["attention"]["name"]
-        # softmax with as many weights as TOA-Gated has wider queries
-        if system in NETWORKS and config["attention"].get("qk_dim") is None and "mse" in record["metrics"]:
+        system = system_of(config)
+        if system is not None and "mse" in record["metrics"]:
             runs[config["dataset"], config["horizon"]][system].append(record["metrics"]["mse"])
     return {
         cell: {system: fmean(errors) for system, errors in systems.items() if len(errors) == SEEDS}
@@ -91,19 +95,75 @@ def network_errors() -> Errors:
     }
 
 
+def network_of(config: Mapping[str, Any]) -> str | None:
+    """The system of a run of the decision, if it stands beside the rivals."""
+    attention = config["attention"]
+    # softmax with as many weights as TOA-Gated has wider queries
+    return attention["name"] if attention["name"] in NETWORKS and attention.get("qk_dim") is None else None
+
+
 def rivals_table() -> str:
     """Test MSE of rivals and networks by data set and horizon; the least is bold."""
-    networks = network_errors()
+    networks = seed_means("runs.jsonl", network_of)
+    rival_networks = seed_means("rivals-runs.jsonl", lambda config: config["backbone"])
+    shown_systems = [*RIVALS, *(RIVAL_NETWORKS if rival_networks else ()), *NETWORKS]
     rows = []
-    for (dataset, horizon), rivals in rival_errors().items():
-        errors = rivals | networks.get((dataset, horizon), {})
+    for cell, rivals in rival_errors().items():
+        errors = rivals | rival_networks.get(cell, {}) | networks.get(cell, {})
         best = min(errors.values())
         cells = []
-        for system in (*RIVALS, *NETWORKS):
+        for system in shown_systems:
             shown = f"{errors[system]:.4f}" if system in errors else ""
             cells.append(f"**{shown}**" if errors.get(system) == best else shown)
+        dataset, horizon = cell
         rows.append([f"{dataset}, {horizon}", *cells])
-    return table(["data set, steps", *RIVALS, "softmax", "TOA-Gated"], rows)
+    titles = {"softmax": "softmax", "toa-gated": "TOA-Gated", "dlinear": "DLinear", "tsmixer": "TSMixer"}
+    titles["patchtst"] = "PatchTST"
+    return table(["data set, steps", *(titles.get(system, system) for system in shown_systems)], rows)
+
+
+def read_scaling() -> list[Cell]:
+    """The complete cases of wide-scaling.toml."""
+    plan = read_wide_plan(ROOT / "benchmarks" / "wide-scaling.toml")
+    results = FOLDER.parent
+    return read_cells(plan, read_results([results / plan.stored.trials, results / plan.stored.runs]))
+
+
+def scaling_table() -> str:
+    """Gain of each system against softmax, by channels and training windows."""
+    cells = read_scaling()
+    if not cells:
+        return "No case is complete yet."
+    systems = [system for system in cells[0].errors if system != "softmax"]
+    rows = []
+    for cell in cells:
+        gains = [f"{100 * cell.gain(system):+.1f} %" for system in systems]
+        rows.append(
+            [cell.unit, str(cell.channels), str(cell.windows), f"{exp(cell.errors['softmax'].test):.4f}", *gains]
+        )
+    return table(["data", "channels", "windows", "softmax, MSE", *systems], rows)
+
+
+def sor_rule_table() -> str:
+    """The rule for SOR of each set, and its test error on the other set against each fixed strength."""
+    cells = read_scaling()
+    units = list(dict.fromkeys(cell.unit for cell in cells))
+    if len(units) < 2:
+        return "No rule is fitted yet: it needs complete cases of both sets."
+    rows = []
+    gains = []
+    for unit in units:
+        rule = fit_rule(cells_of(cells, unit))
+        others = [cell for cell in cells if cell.unit != unit]
+        changes = [rule_gain(rule, others, fixed) for fixed in STRENGTHS]
+        gains += changes
+        words = f"{rule.few:g} below {rule.border:.1f} windows per channel, else {rule.many:g}"
+        if rule.few == rule.many:
+            words = f"{rule.few:g} everywhere"
+        rows.append([unit, words, *(f"{100 * expm1(change):+.2f} %" for change in changes)])
+    head = ["fitted to", "strength", *(f"other set, against {fixed:g}" for fixed in STRENGTHS)]
+    verdict = "The rule becomes the default." if accepted(gains) else "The rule is not accepted."
+    return f"{table(head, rows, left=2)}\n\n{verdict}"
 
 
 def user_tables() -> str:
@@ -141,5 +201,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "wide-sets": sets_table,
     "wide-sizes": sizes_table,
     "wide-rivals": rivals_table,
+    "wide-scaling": scaling_table,
+    "wide-sor-rule": sor_rule_table,
     "wide-tables": user_tables,
 }

@@ -1,6 +1,7 @@
-"""The matrix of the protocol toa-wide: trials that choose the settings of each system and data set, and final runs.
+"""The runs of a plan of the protocol toa-wide: trials that choose the settings of each system and case, and final runs.
 
-A run is known by the hash of its config, so results of earlier calls are found wherever they were made.
+A plan is a file: wide.toml, wide-rivals.toml or wide-scaling.toml. A case is a data set, or a part of one. A run is
+known by the hash of its config, so results of earlier calls are found wherever they were made.
 """
 
 import json
@@ -12,14 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from toa._checks import ArgumentError
-from toa.data import DATASETS
 from toa.experiments import resolve
 from toa.experiments.records import Record, check_record
 from toa.experiments.run import Job
-from toa.models import build_forecaster
+from toa_bench.wide_cost import count_channels, count_weights, run_cost
 
 ROOT = Path(__file__).parents[2]
 PLAN = ROOT / "benchmarks" / "wide.toml"
@@ -30,28 +28,66 @@ Results = Mapping[str, Record]
 
 
 @dataclass(frozen=True, kw_only=True)
+class System:
+    """What is compared: a backbone, its attention if it takes one, and further settings as "key=value"."""
+
+    backbone: str
+    attention: str | None = None
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A data set, with changes such as "most_columns=20" for a part of it."""
+
+    dataset: str
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Files of stored results, below the folder of results."""
+
+    trials: str
+    runs: str
+    choices: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class WidePlan:
-    """What is run; see wide.toml for the fields. `base` changes settings of all runs, for small trials."""
+    """What is run; see wide.toml for the fields.
+
+    Attributes:
+        cases: Parts of data sets by name; any other name is that of a complete data set.
+        base: Changes of the settings of all runs.
+    """
 
     protocol: str
-    backbone: str
     tuning_seed: int
     seeds: list[int]
     norms: list[bool]
     rates: list[float]
     lower: list[float]
     higher: list[float]
-    between: float
-    reference: str
-    widened: list[str]
     units: dict[str, list[str]]
-    optional: dict[str, list[str]]
-    systems: dict[str, str]
+    systems: dict[str, System]
+    stored: Files
+    between: float | None = None
+    reference: str | None = None
+    widened: list[str] = field(default_factory=list)
+    optional: dict[str, list[str]] = field(default_factory=dict)
+    cases: dict[str, Case] = field(default_factory=dict)
+    first_horizon_only: bool = False
     base: list[str] = field(default_factory=list)
 
-    def members(self, unit: str) -> list[str]:
-        """Data sets of a unit."""
-        return (self.units | self.optional)[unit]
+    def case(self, name: str) -> Case:
+        """A case by name."""
+        return self.cases.get(name, Case(dataset=name))
+
+    @property
+    def members(self) -> list[str]:
+        """Names of all cases, also of those without a part in the decision."""
+        return [case for cases in (self.units | self.optional).values() for case in cases]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +100,13 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The setting that validation chose for a system on a data set.
+    """The setting that validation chose for a system on a case.
 
     Attributes:
         validation: Validation error of each trial; infinite for a diverged one.
     """
 
-    dataset: str
+    case: str
     system: str
     setting: Setting
     validation: dict[Setting, float]
@@ -84,31 +120,30 @@ class Choice:
 
 def read_wide_plan(path: Path = PLAN) -> WidePlan:
     """Read a plan."""
-    return WidePlan(**tomllib.loads(path.read_text(encoding="utf-8")))
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    systems = {name: System(**_with_tuples(values)) for name, values in content.pop("systems").items()}
+    cases = {name: Case(**_with_tuples(values)) for name, values in content.pop("cases", {}).items()}
+    return WidePlan(systems=systems, cases=cases, stored=Files(**content.pop("stored")), **content)
+
+
+def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def horizons(plan: WidePlan, case: str) -> list[int]:
+    """Horizons of a case; the search has the first."""
+    backbone = next(iter(plan.systems.values())).backbone
+    every = _protocol_horizons(plan.protocol, backbone, plan.case(case).dataset)
+    return every[:1] if plan.first_horizon_only else every
 
 
 @cache
-def horizons(protocol: str, backbone: str, dataset: str) -> list[int]:
-    """Horizons of a data set in a protocol; the search has the first."""
+def _protocol_horizons(protocol: str, backbone: str, dataset: str) -> list[int]:
     from toa.experiments.protocols import load_protocol
 
     table = load_protocol("forecast", protocol).tables[backbone]
     found: list[int] = table[dataset].get("horizons", table["default"]["horizons"])
     return found
-
-
-def count_weights(config: Any, channels: int) -> int:
-    """Number of trained weights of the model of a run."""
-    with torch.device("meta"):
-        model = build_forecaster(
-            config.backbone,
-            lookback=config.lookback,
-            horizon=config.horizon,
-            channels=channels,
-            attention=config.attention,
-            settings=config.model,
-        )
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def widened_sizes(config: Any, reference: Any, channels: int) -> dict[str, int]:
@@ -129,40 +164,59 @@ def widened_sizes(config: Any, reference: Any, channels: int) -> dict[str, int]:
     return {"qk_dim": qk_dim, "ff_dim": smallest + max(0, -(-missing // per_unit))}
 
 
+def _changes_of(plan: WidePlan, case: str, system: str) -> tuple[str, ...]:
+    """The changes of a plan, a case and a system, before those of a setting."""
+    return (*plan.base, *plan.case(case).changes, *plan.systems[system].changes)
+
+
 @cache
 def _sizes_of_widened(
-    protocol: str, backbone: str, attention: str, reference: str, dataset: str, base: tuple[str, ...]
+    protocol: str, system: System, reference: System, dataset: str, changes: tuple[str, ...], horizon: int
 ) -> dict[str, int]:
-    names: dict[str, Any] = {"dataset": dataset, "backbone": backbone, "changes": base}
-    names["horizon"] = horizons(protocol, backbone, dataset)[0]
-    config, model = (resolve("forecast", protocol, attention=name, **names) for name in (attention, reference))
-    return widened_sizes(config, model, DATASETS[dataset].channels)
+    config, model = (
+        resolve(
+            "forecast",
+            protocol,
+            dataset=dataset,
+            backbone=each.backbone,
+            attention=each.attention,
+            horizon=horizon,
+            changes=changes,
+        )
+        for each in (system, reference)
+    )
+    return widened_sizes(config, model, count_channels(config))
 
 
-def make_job(
-    plan: WidePlan, dataset: str, system: str, setting: Setting, *, horizon: int, seed: int, test: bool
-) -> Job:
+def make_job(plan: WidePlan, case: str, system: str, setting: Setting, *, horizon: int, seed: int, test: bool) -> Job:
     """The run of a system with a setting, and its command line."""
-    attention = plan.systems[system]
+    dataset = plan.case(case).dataset
     changes = [
-        *plan.base,
+        *_changes_of(plan, case, system),
         f"training.learning_rate={setting.rate:g}",
         f"model.instance_norm={str(setting.instance_norm).lower()}",
     ]
     if system in plan.widened:
-        names = (plan.protocol, plan.backbone, attention, plan.reference, dataset)
-        sizes = _sizes_of_widened(*names, tuple(plan.base))
+        assert plan.reference is not None
+        sizes = _sizes_of_widened(
+            plan.protocol,
+            plan.systems[system],
+            plan.systems[plan.reference],
+            dataset,
+            _changes_of(plan, case, system),
+            horizons(plan, case)[0],
+        )
         changes += [f"attention.qk_dim={sizes['qk_dim']}", f"model.ff_dim={sizes['ff_dim']}"]
     if not test:
         changes.append("test=false")
-    return _job(plan.protocol, seed, dataset, horizon, plan.backbone, attention, tuple(changes))
+    return _job(plan.protocol, seed, dataset, horizon, plan.systems[system], tuple(changes))
 
 
 @cache
-def _job(
-    protocol: str, seed: int, dataset: str, horizon: int, backbone: str, attention: str, changes: tuple[str, ...]
-) -> Job:
-    options: dict[str, Any] = {"dataset": dataset, "horizon": horizon, "backbone": backbone, "attention": attention}
+def _job(protocol: str, seed: int, dataset: str, horizon: int, system: System, changes: tuple[str, ...]) -> Job:
+    options: dict[str, Any] = {"dataset": dataset, "horizon": horizon, "backbone": system.backbone}
+    if system.attention is not None:
+        options["attention"] = system.attention
     config = resolve("forecast", protocol, seed=seed, changes=changes, **options)
     words = ["toa", "run", "--protocol", protocol, "--seed", str(seed)]
     words += [word for name, value in options.items() for word in (f"--{name}", str(value))]
@@ -170,10 +224,10 @@ def _job(
     return Job(config=config, label=" ".join(words[2:]), command=tuple(words))
 
 
-def trial_job(plan: WidePlan, dataset: str, system: str, setting: Setting) -> Job:
+def trial_job(plan: WidePlan, case: str, system: str, setting: Setting) -> Job:
     """A trial: the first horizon, the seed of the search, no test error."""
-    horizon = horizons(plan.protocol, plan.backbone, dataset)[0]
-    return make_job(plan, dataset, system, setting, horizon=horizon, seed=plan.tuning_seed, test=False)
+    horizon = horizons(plan, case)[0]
+    return make_job(plan, case, system, setting, horizon=horizon, seed=plan.tuning_seed, test=False)
 
 
 def validation_error(record: Record) -> float:
@@ -192,100 +246,66 @@ def next_settings(plan: WidePlan, done: Mapping[Setting, float]) -> list[Setting
     if missing:
         return missing
     start = min(first, key=done.__getitem__)
-    rising = start.rate == max(plan.rates)
-    ladder = [replace(start, rate=rate) for rate in (plan.higher if rising else plan.lower)]
+    beyond = plan.higher if start.rate == max(plan.rates) else plan.lower
+    if not beyond:
+        # a plan without further rates ends with the first stage
+        return []
+    ladder = [replace(start, rate=rate) for rate in beyond]
     if ladder[0] not in done:
         return [ladder[0]]
+    assert plan.between is not None
     last = ladder[1] if done[ladder[0]] < done[start] else replace(start, rate=plan.between)
     return [] if last in done else [last]
 
 
-def trials(plan: WidePlan, dataset: str, system: str, results: Results) -> tuple[dict[Setting, float], list[Job]]:
+def trials(plan: WidePlan, case: str, system: str, results: Results) -> tuple[dict[Setting, float], list[Job]]:
     """Validation errors of the trials that are stored, and the next trials."""
     done: dict[Setting, float] = {}
     while True:
         settings = next_settings(plan, done)
-        jobs = {setting: trial_job(plan, dataset, system, setting) for setting in settings}
+        jobs = {setting: trial_job(plan, case, system, setting) for setting in settings}
         done |= {one: validation_error(results[job.key]) for one, job in jobs.items() if job.key in results}
         waiting = [job for job in jobs.values() if job.key not in results]
         if waiting or not settings:
             return done, waiting
 
 
-def choose_setting(plan: WidePlan, dataset: str, system: str, results: Results) -> Choice | None:
+def choose_setting(plan: WidePlan, case: str, system: str, results: Results) -> Choice | None:
     """The setting with the lowest validation error, the first of equal ones; None while trials are missing.
 
     Raises:
         ValueError: If all trials diverged.
     """
-    done, waiting = trials(plan, dataset, system, results)
+    done, waiting = trials(plan, case, system, results)
     if waiting:
         return None
     best = min(done, key=done.__getitem__)
     if math.isinf(done[best]):
-        raise ArgumentError(f"{system} on {dataset}", "have a trial that converges", f"none of {len(done)}")
-    return Choice(dataset=dataset, system=system, setting=best, validation=done)
+        raise ArgumentError(f"{system} on {case}", "have a trial that converges", f"none of {len(done)}")
+    return Choice(case=case, system=system, setting=best, validation=done)
 
 
 def final_jobs(plan: WidePlan, choice: Choice) -> Iterator[Job]:
-    """The final runs of a system on a data set: all horizons and seeds."""
-    for horizon in horizons(plan.protocol, plan.backbone, choice.dataset):
+    """The final runs of a system on a case: all horizons and seeds."""
+    for horizon in horizons(plan, choice.case):
         for seed in plan.seeds:
-            yield make_job(plan, choice.dataset, choice.system, choice.setting, horizon=horizon, seed=seed, test=True)
+            yield make_job(plan, choice.case, choice.system, choice.setting, horizon=horizon, seed=seed, test=True)
 
 
-def pending_jobs(plan: WidePlan, stage: str, datasets: Iterable[str], results: Results) -> list[Job]:
+def pending_jobs(plan: WidePlan, stage: str, cases: Iterable[str], results: Results) -> list[Job]:
     """Runs of a stage that can start now and have no result; the most expensive come first.
 
     Args:
         stage: "tune", "final", or "all": final runs of systems whose trials are done, and trials of the others.
     """
     jobs: list[Job] = []
-    for dataset in datasets:
+    for case in cases:
         for system in plan.systems:
             if stage != "final":
-                jobs += trials(plan, dataset, system, results)[1]
-            if stage != "tune" and (choice := choose_setting(plan, dataset, system, results)) is not None:
+                jobs += trials(plan, case, system, results)[1]
+            if stage != "tune" and (choice := choose_setting(plan, case, system, results)) is not None:
                 jobs += [job for job in final_jobs(plan, choice) if job.key not in results]
     return sorted(jobs, key=lambda job: -run_cost(job.config))
-
-
-def window_operations(config: Any, channels: int) -> float:
-    """Floating-point operations of a training step per window: three times those of the forward pass."""
-    model, attention = config.model, config.attention
-    width, heads, ff_dim = model["embed_dim"], model["num_heads"], model["ff_dim"]
-    groups = 2 if attention.name.endswith("gated") else 1
-    qk_width = groups * heads * (attention.qk_dim or width // heads)
-    # products per token: projections, feed-forward, scores, values, operators
-    products = width * (2 * qk_width + 2 * width) + 2 * width * ff_dim + channels * (qk_width + width)
-    if attention.name.startswith("toa-"):
-        products += channels * (qk_width + width)
-    ends = width * (config.lookback + config.horizon)
-    return 3.0 * 2.0 * channels * (model["num_layers"] * products + ends)
-
-
-def memory_hungry(config: Any) -> bool:
-    """Whether a run takes tens of GB: its feed-forward network has more than 1e8 values per batch and layer."""
-    values = config.batch_size * DATASETS[config.dataset].channels * config.model["ff_dim"]
-    return bool(values > 1e8)
-
-
-def run_cost(config: Any) -> float:
-    """Operations of all epochs of a run, without evaluation."""
-    spec = DATASETS[config.dataset]
-    return config.training.epochs * epoch_windows(config) * window_operations(config, spec.channels)
-
-
-def epoch_windows(config: Any) -> int:
-    """Windows that an epoch trains on."""
-    from toa.data import split_rows
-
-    rows = DATASETS[config.dataset].rows
-    rule = config.split or DATASETS[config.dataset].split
-    windows = split_rows(rule, rows, lookback=config.lookback, horizon=config.horizon).train.windows(
-        config.lookback, config.horizon
-    )
-    return min(windows, config.batch_size * (config.epoch_steps or windows))
 
 
 def read_results(paths: Iterable[Path]) -> dict[str, Record]:

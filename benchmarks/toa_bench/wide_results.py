@@ -27,14 +27,12 @@ from toa_bench.wide import (
     Setting,
     WidePlan,
     choose_setting,
-    count_weights,
-    epoch_windows,
     final_jobs,
     horizons,
     make_job,
-    run_cost,
     trial_job,
 )
+from toa_bench.wide_cost import count_weights, epoch_windows, run_cost
 
 # fields of a trial that are stored; the others of a record are large, and nothing reads them
 _KEPT = (
@@ -47,27 +45,28 @@ VARIANTS = ("toa-softmax", "toa-relu", "toa-gated")
 
 
 def here(plan: WidePlan, wanted: list[str] | None, data_dir: Path | None) -> list[str]:
-    """Data sets of the plan in the data folders; raises an error for a wanted one that is not there."""
-    members = [dataset for sets in (plan.units | plan.optional).values() for dataset in sets]
+    """Cases of the plan whose data are in the data folders; raises an error for a wanted one that is not there."""
+    members = plan.members
     if wanted is not None:
         unknown = [name for name in wanted if name not in members]
         if unknown:
             raise ArgumentError("--set", f"be one of {', '.join(members)}", repr(unknown[0]))
         for name in wanted:
-            locate(DATASETS[name], data_dir)
+            locate(DATASETS[plan.case(name).dataset], data_dir)
         return wanted
     found = []
-    for dataset in members:
+    for case in members:
         try:
-            locate(DATASETS[dataset], data_dir)
+            locate(DATASETS[plan.case(case).dataset], data_dir)
         except DatasetNotFoundError:
             continue
-        found.append(dataset)
+        found.append(case)
     return found
 
 
 def describe_sets(plan: WidePlan, data_dir: Path | None) -> dict[str, Any]:
     """Sizes, treated values and the error of the training mean of every data set that is here, by data set."""
+    assert plan.reference is not None
     found = {}
     for dataset in here(plan, None, data_dir):
         setting = Setting(rate=plan.rates[0], instance_norm=plan.norms[0])
@@ -76,7 +75,7 @@ def describe_sets(plan: WidePlan, data_dir: Path | None) -> dict[str, Any]:
         reference = jobs[plan.reference].config
         data = TASKS["forecast"].load(plain, torch.device("cpu"), data_dir)
         means = {}
-        for horizon in horizons(plan.protocol, plan.backbone, dataset):
+        for horizon in horizons(plan, dataset):
             job = make_job(plan, dataset, plan.reference, setting, horizon=horizon, seed=plan.seeds[0], test=True)
             windows = TASKS["forecast"].load(job.config, torch.device("cpu"), data_dir)
             means[str(horizon)] = {
@@ -264,7 +263,7 @@ def _rises_without_operators(plan: WidePlan, results: Results, units: list[str],
     """Mean over units of the rise of the validation error with M = 0, in percent; None if no run states it."""
     by_unit: list[float] = []
     for unit in units:
-        choices = [choose_setting(plan, dataset, variant, results) for dataset in plan.members(unit)]
+        choices = [choose_setting(plan, dataset, variant, results) for dataset in plan.units[unit]]
         jobs = [job for choice in choices if choice is not None for job in final_jobs(plan, choice)]
         operators = [results[job.key].get("operators", {}) for job in jobs if job.key in results]
         rises = [found["contributions"]["operators"] for found in operators if found.get("contributions")]
@@ -285,10 +284,11 @@ def decision_lines(record: Mapping[str, Any]) -> Iterator[str]:
     for other, found in record["against"].items():
         low, high = found["interval"]
         first, last = found["bootstrap"]
+        units_compared = len(found["by_unit"])
         yield (
             f"{variant} against {other}: {found['percent']:+.2f} % test MSE (t interval {low:+.2f} to {high:+.2f}, "
-            f"bootstrap {first:+.2f} to {last:+.2f}), p {found['p']:.4f}, lower on {found['wins']} of {len(found['by_unit'])} "
-            f"(sign test p {found['sign_p']:.4f})"
+            f"bootstrap {first:+.2f} to {last:+.2f}), p {found['p']:.4f}, lower on {found['wins']} of "
+            f"{units_compared} (sign test p {found['sign_p']:.4f})"
         )
         for unit, change in found["by_unit"].items():
             yield f"  {unit}: {change:+.2f} %"

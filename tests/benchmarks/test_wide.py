@@ -13,9 +13,9 @@ from toa.data import DATASETS
 from toa.experiments.records import hashed_values
 from toa.experiments.sweep import Event
 from toa_bench.wide import (
+    ROOT,
     Setting,
     choose_setting,
-    count_weights,
     final_jobs,
     horizons,
     next_settings,
@@ -25,12 +25,14 @@ from toa_bench.wide import (
     trial_job,
     trials,
     validation_error,
-    window_operations,
 )
+from toa_bench.wide_cost import count_channels, count_weights, epoch_windows, run_cost, window_operations
 from toa_bench.wide_results import checked_commit, decision_lines, decision_record, final_errors, slim_trial
 
 PLAN = read_wide_plan()
 MEMBERS = [dataset for members in PLAN.units.values() for dataset in members]
+RIVALS = read_wide_plan(ROOT / "benchmarks" / "wide-rivals.toml")
+SCALING = read_wide_plan(ROOT / "benchmarks" / "wide-scaling.toml")
 
 
 def search(error):
@@ -122,7 +124,7 @@ def test_trials_have_no_test_error_and_no_seed_of_a_final_run():
     for job in pending_jobs(PLAN, "tune", MEMBERS, {}):
         assert job.config.test is False
         assert job.config.seed == PLAN.tuning_seed not in PLAN.seeds
-        assert job.config.horizon == horizons("toa-wide", "itransformer", job.config.dataset)[0]
+        assert job.config.horizon == horizons(PLAN, job.config.dataset)[0]
     job = trial_job(PLAN, "NN5-Daily", "softmax", Setting(rate=1e-3, instance_norm=True))
     record = make_record(job, 0.5)
     record["config"]["test"] = True
@@ -191,7 +193,7 @@ def stored_matrix(errors):
     results: dict[str, Any] = {}
     sets = {}
     for number, dataset in enumerate(["Weather", "SMD-1-6", "SMD-2-1", "NN5-Daily"]):
-        known = horizons("toa-wide", "itransformer", dataset)
+        known = horizons(PLAN, dataset)
         sets[dataset] = {"horizons": {str(h): {"mse": 1.0, "val_mse": 1.0} for h in known}}
         for system in plan.systems:
             results |= run_trials(dataset, system, nearest(1e-3))
@@ -280,3 +282,48 @@ def test_a_copy_without_git_names_its_commit_only_if_the_sources_are_those_of_th
     source.write_text("x = 2\n")
     with pytest.raises(ValueError, match=message("src/one.py must be the file of commit 0123456789ab")):
         checked_commit(listed)
+
+
+def test_the_rivals_have_the_windows_and_the_number_of_trials_of_the_decision():
+    for dataset in MEMBERS:
+        assert horizons(RIVALS, dataset) == horizons(PLAN, dataset)
+        setting = Setting(rate=1e-3, instance_norm=True)
+        expected = trial_job(PLAN, dataset, "softmax", setting).config
+        for system in RIVALS.systems:
+            found = trial_job(RIVALS, dataset, system, setting).config
+            for name in ("lookback", "split", "clip", "allow_constant", "batch_size", "epoch_steps", "training"):
+                assert getattr(found, name) == getattr(expected, name)
+    assert {name: getattr(RIVALS, name) for name in ("rates", "norms", "lower", "higher", "between", "seeds")} == {
+        name: getattr(PLAN, name) for name in ("rates", "norms", "lower", "higher", "between", "seeds")
+    }
+
+
+def test_a_rival_without_attention_has_no_attention_in_its_command():
+    job = trial_job(RIVALS, "NN5-Daily", "dlinear", Setting(rate=1e-3, instance_norm=False))
+    assert "--attention" not in job.command
+    assert job.config.attention is None
+    # two maps of the look-back
+    assert window_operations(job.config, 111) == 6 * 111 * 2 * 56 * 7
+
+
+def test_a_plan_without_further_rates_has_the_trials_of_its_first_stage():
+    first = next_settings(SCALING, {})
+    assert first == [Setting(rate=3e-4, instance_norm=False), Setting(rate=1e-3, instance_norm=False)]
+    assert next_settings(SCALING, dict.fromkeys(first, 1.0)) == []
+
+
+def test_cases_of_the_plan_of_sizes_are_parts_of_data_sets_with_equal_steps():
+    setting = Setting(rate=1e-3, instance_norm=False)
+    assert set(SCALING.members) == set(SCALING.cases)
+    for case in SCALING.members:
+        job = trial_job(SCALING, case, "toa-gated-sor-0.5", setting)
+        channels, _, windows = case.partition("-")[2].partition("x")
+        assert count_channels(job.config) == int(channels)
+        assert job.config.train_windows == (None if windows == "all" else int(windows))
+        assert job.config.attention.sor_max_rate == 0.5
+        assert horizons(SCALING, case) == [job.config.horizon]
+        batches = -(-epoch_windows(job.config) // 32)
+        assert batches * job.config.training.epochs in range(930, 970)
+    # two trials and two final runs per system
+    jobs = [trial_job(SCALING, case, system, setting) for case in SCALING.members for system in SCALING.systems]
+    assert 4 * sum(run_cost(job.config) for job in jobs) < 33e15
