@@ -8,6 +8,7 @@ from tests.support import message
 from tests.training.pretraining_cases import tiny_model
 from toa.estimators.pretrained_forecasts import (
     InferenceOptions,
+    forecast_in_passes,
     forecast_quantiles,
     interpolate_levels,
     resample,
@@ -102,7 +103,28 @@ def test_levels_between_those_of_the_model_are_interpolated() -> None:
         interpolate_levels(quantiles, levels, (0.95,))
 
 
-@pytest.mark.parametrize("horizon", [0, 9, 2.5])
+def test_horizons_beyond_the_model_are_forecast_in_passes(model) -> None:
+    series = walks(3)
+    long = forecast_quantiles(model, series, 20)
+    assert long.shape == (3, 20, 3)
+    np.testing.assert_allclose(long[:, :8], forecast_quantiles(model, series, 8), rtol=1e-4)
+    np.testing.assert_allclose(long[:, :15], forecast_quantiles(model, series, 15), rtol=1e-4)
+    assert (np.diff(long, axis=2) >= 0).all()
+
+
+def test_later_passes_follow_every_quantile_of_the_earlier_ones(model) -> None:
+    context = torch.from_numpy(walks(1)[0][None] - 50.0).float()
+    with torch.inference_mode():
+        first = model(context, 8)
+        paths = [model(torch.cat((context, first[:, :, level]), 1), 4) for level in range(3)]
+        together = torch.cat(paths, 2).sort(2).values  # 9 values: the levels 0.1, 0.5, 0.9 lie at 0.8, 4 and 7.2
+        got = forecast_in_passes(model, context, 12)[:, 8:]
+    expected = [0.2 * together[..., 0] + 0.8 * together[..., 1], together[..., 4]]
+    expected.append(0.8 * together[..., 7] + 0.2 * together[..., 8])
+    torch.testing.assert_close(got, torch.stack(expected, 2))
+
+
+@pytest.mark.parametrize("horizon", [0, 33, 2.5])
 def test_wrong_horizons_raise(model, horizon) -> None:
     with pytest.raises(ValueError, match=message("horizon must be", f"got {horizon}")):
         forecast_quantiles(model, walks(1), horizon)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.training.pretraining_cases import tiny_model
 from toa.estimators import fine_tune, zero_shot
 from toa.estimators.methods import Histories
 from toa.estimators.pretrained_forecasts import InferenceOptions, forecast_quantiles
-from toa.estimators.pretrained_method import PRETRAINED, FittedPretrained, Pretrained
+from toa.estimators.pretrained_method import PRETRAINED, FittedPretrained, Pretrained, PretrainedMethod
 from toa.estimators.zero_shot_tables import _load_once, load_pretrained
 from toa.models import pretrained
 from toa.models.pretrained import DEFAULT_NAME, PretrainedForecaster
@@ -108,7 +109,10 @@ def test_short_and_constant_series_have_a_forecast(model, values) -> None:
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"horizon": 9}, ("horizon must be at most that of the pretrained model", "8", "got 9", "use toa.Forecaster")),
+        (
+            {"horizon": 33},
+            ("horizon must be at most 4 times that of the pretrained model=32", "got 33", "toa.Forecaster"),
+        ),
         ({"horizon": 0}, ("horizon must be an integer of at least 1, got 0",)),
         ({"interval": 0.9}, ("levels must lie between 0.1 and 0.9", "an interval of at most 0.8")),
         ({"interval": 80}, ("interval must lie in (0, 1), got 80",)),
@@ -163,8 +167,8 @@ def test_a_forecaster_weighs_and_saves_the_model(shipped, model, frame, tmp_path
     loaded = family.load(tensors, facts, 12, 4)[PRETRAINED]
     np.testing.assert_array_equal(loaded.forecast(histories), fitted.forecast(histories))
     assert family.save({}) == ({}, None)
-    long = toa.Forecaster(9, **settings).fit(frame)
-    assert PRETRAINED not in long.choice_.ensemble.errors
+    too_long: Any = SimpleNamespace(season=12, horizon=33)
+    assert PretrainedMethod().fit(too_long) is None
 
 
 def test_saved_weights_in_16_bits_lose_nothing() -> None:
@@ -192,3 +196,5 @@ def test_fine_tuning_lowers_the_error_on_held_out_rows(model) -> None:
 def test_too_few_rows_for_fine_tuning_raise(model) -> None:
     with pytest.raises(ValueError, match=message("more than 2 horizon = 12 rows", "at most 12", "use zero_shot")):
         fine_tune(np.arange(12.0), 6, model=model)
+    with pytest.raises(ValueError, match=message("horizon must be at most that of the pretrained model=8, got 9")):
+        fine_tune(np.arange(99.0), 9, model=model)

@@ -3,6 +3,10 @@
     quantiles = forecast_quantiles(model, series, horizon=24)    # (N, P, Q), in the units of each series
     forecast_quantiles(model, series, 24, season=12, options=InferenceOptions(flip=True, season_steps=24))
 
+A horizon beyond that of the model is forecast in several passes. Each of the quantiles so far is a possible future: the
+model reads the context followed by it, and the quantiles of the next steps are those of all the forecasts together. One
+path of medians would make the later intervals too narrow.
+
 Alphabet: N series, L context, P horizon, Q quantiles.
 """
 
@@ -12,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float64
+from torch import Tensor
 
 from toa._checks import ArgumentError, check_at_least, check_at_most, check_count
 from toa.estimators.baselines import History, align_histories
@@ -24,6 +29,8 @@ Quantiles = Float64[np.ndarray, "n p q"]
 _BATCH = {"cpu": 64, "cuda": 2048}
 # resampling by a larger factor, up or down, would change the series too much
 _LARGEST_FACTOR = 8.0
+# passes at most: later ones read almost nothing but earlier forecasts
+_MOST_PASSES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +41,7 @@ class InferenceOptions:
         flip: Average with the forecast of the series times minus one, whose quantiles change places.
         contexts: Average over contexts of these lengths; empty for the longest alone.
         season_steps: Resample a series whose season is known, so that the season has this number of steps; None for
-            no resampling. A series is left unchanged if that would make the horizon too long for the model.
+            no resampling. A series is left unchanged if that would make a horizon that the model has too long for it.
     """
 
     flip: bool = False
@@ -76,10 +83,16 @@ def forecast_quantiles(
     return np.concatenate([np.empty((0, horizon, len(model.config.quantiles))), *parts])
 
 
+def longest_horizon(model: PretrainedForecaster) -> int:
+    """Steps that are forecast at most, in several passes."""
+    return _MOST_PASSES * model.config.horizon
+
+
 def check_horizon(model: PretrainedForecaster, horizon: int) -> None:
     """Raise ValueError for a horizon that the model cannot forecast."""
     check_count("horizon", horizon, 1)
-    check_at_most("horizon", horizon, "that of the pretrained model", model.config.horizon, "use toa.Forecaster")
+    rule = f"{_MOST_PASSES} times that of the pretrained model"
+    check_at_most("horizon", horizon, rule, longest_horizon(model), "use toa.Forecaster")
 
 
 def _forecast_block(
@@ -110,10 +123,29 @@ def _forecast_context(model: PretrainedForecaster, context: History, steps: int,
     unit = np.where(unit > 0.0, unit, 1.0)
     inputs = torch.from_numpy(np.where(observed, (values - middle) / unit, np.nan)).float().to(model.future.device)
     with torch.inference_mode():
-        quantiles = model(inputs, steps)
+        quantiles = forecast_in_passes(model, inputs, steps)
         if flip:
-            quantiles = 0.5 * (quantiles - model(-inputs, steps).flip(-1))
+            quantiles = 0.5 * (quantiles - forecast_in_passes(model, -inputs, steps).flip(-1))
     return quantiles.double().cpu().numpy() * unit[:, :, None] + middle[:, :, None]
+
+
+def forecast_in_passes(model: PretrainedForecaster, context: Tensor, steps: int) -> Tensor:
+    """Quantiles (N, P, Q) of any number of steps after contexts (N, L)."""
+    longest = model.config.horizon
+    quantiles: Tensor = model(context, min(steps, longest))
+    count = quantiles.shape[2]
+    # places of the levels among Q * Q values in increasing order
+    places = torch.tensor(model.config.quantiles, device=quantiles.device) * (count**2 - 1)
+    low = places.floor().long()
+    while quantiles.shape[1] < steps:
+        # the context followed by each of the quantiles so far, (N * Q, L + P)
+        paths = torch.cat((context.unsqueeze(1).expand(-1, count, -1), quantiles.transpose(1, 2)), 2).flatten(0, 1)
+        more = model(paths, min(steps - quantiles.shape[1], longest))
+        together = more.unflatten(0, (-1, count)).transpose(1, 2).flatten(2)  # (N, P, Q * Q)
+        ordered = together.sort(-1).values
+        pooled = torch.lerp(ordered[..., low], ordered[..., low + 1], places - low)
+        quantiles = torch.cat((quantiles, pooled), 1)
+    return quantiles
 
 
 def _resampling(model: PretrainedForecaster, horizon: int, season: int, options: InferenceOptions) -> float:
@@ -121,7 +153,7 @@ def _resampling(model: PretrainedForecaster, horizon: int, season: int, options:
     if options.season_steps is None or season < 2:
         return 1.0
     factor = options.season_steps / season
-    fits = np.ceil(horizon * factor) <= model.config.horizon
+    fits = np.ceil(horizon * factor) <= max(horizon, model.config.horizon)
     return factor if fits and 1.0 / _LARGEST_FACTOR <= factor <= _LARGEST_FACTOR else 1.0
 
 

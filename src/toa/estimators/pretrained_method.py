@@ -16,7 +16,7 @@ from torch import Tensor
 from toa.estimators.effort import Ceiling
 from toa.estimators.lag_methods import history_rows
 from toa.estimators.methods import Family, FittedMethod, ForecastRows, Histories, Method, Training
-from toa.estimators.pretrained_forecasts import forecast_quantiles
+from toa.estimators.pretrained_forecasts import forecast_quantiles, longest_horizon
 from toa.estimators.settings import ForecastSettings
 from toa.estimators.zero_shot_tables import load_pretrained
 from toa.models.pretrained import (
@@ -36,9 +36,9 @@ class PretrainedMethod:
     """The model before the season and the horizon are known."""
 
     def fit(self, training: Training) -> "FittedPretrained | None":
-        """See `Method`; None for a horizon that the model does not have."""
+        """See `Method`; None for a horizon that is too long for the model."""
         model = load_pretrained()
-        if training.horizon > model.config.horizon:
+        if training.horizon > longest_horizon(model):
             return None
         return FittedPretrained(model, training.season, training.horizon)
 

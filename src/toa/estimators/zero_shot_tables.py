@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toa._checks import ArgumentError, check_count, check_positive, check_seed
+from toa._checks import ArgumentError, check_at_most, check_count, check_positive, check_seed
 from toa.data.frames import check_results, forecast_names, read_panel, write_forecast
 from toa.data.frequency import Frequency, season_of
 from toa.data.panel import Panel
@@ -77,7 +77,8 @@ def zero_shot(
 
     Args:
         data: A pandas, polars or arrow frame, an array (T,) or (T, C), or a list of arrays.
-        horizon: Steps to forecast, at most that of the model, 512.
+        horizon: Steps to forecast, at most four times the horizon of the model. Steps beyond that horizon are
+            forecast after each of its quantiles.
         interval: Probability of an interval around each forecast, at most 0.8; None for none.
         quantiles: Levels to forecast too, from 0.1 to 0.9.
         model: A model, a folder that `save_pretrained` wrote, or the name of shipped weights; None takes the default.
@@ -231,7 +232,8 @@ def fine_tune(
             time_zone.
     """
     before = load_pretrained(model)
-    check_horizon(before, horizon)
+    check_count("horizon", horizon, 1)
+    check_at_most("horizon", horizon, "that of the pretrained model", before.config.horizon, "train for fewer steps")
     check_count("steps", steps, 1)
     check_count("batch_size", batch_size, 1)
     check_positive("learning_rate", learning_rate)
