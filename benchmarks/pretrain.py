@@ -8,8 +8,9 @@
 
 The plan is benchmarks/pretrain.toml. `screen` trains the arms one after another, validates each that is done, and adds
 its record to screen.jsonl of the folder. "NAME@1" is a training with another seed. `train` continues from `--weights`
-if its checkpoint is lost. `export` writes the weights so far in bfloat16, with a model card. The data of the validation
-list lie in the folder that `--data-dir` or $TOA_DATA names.
+if its checkpoint is lost. `export` writes the weights so far in bfloat16, with the options of inference that the
+validation preferred, and a model card. The data of the validation list lie in the folder that `--data-dir` or
+$TOA_DATA names.
 """
 
 import argparse
@@ -60,11 +61,17 @@ def make_parser() -> argparse.ArgumentParser:
             action.add_argument("--out", type=Path, required=True, help="folder to write")
         if name == "validate":
             action.add_argument("model", help="a folder of weights, or the name of shipped ones")
-            action.add_argument("--flip", action="store_true", help="average with the forecast of minus the series")
-            action.add_argument("--context", type=int, action="append", default=[], help="average over these contexts")
-            action.add_argument("--season-steps", type=int, help="resample to this length of a season")
             action.add_argument("--out", type=Path, help="file that the record is added to")
+        if name in ("validate", "export"):
+            add_inference(action)
     return parser
+
+
+def add_inference(action: argparse.ArgumentParser) -> None:
+    """The options of inference."""
+    action.add_argument("--flip", action="store_true", help="average with the forecast of minus the series")
+    action.add_argument("--context", type=int, action="append", default=[], help="average over these contexts")
+    action.add_argument("--season-steps", type=int, help="resample to this length of a season")
 
 
 def start(plan: Plan, name: str, device: torch.device, words: list[str] | None) -> Pretraining:
@@ -137,17 +144,21 @@ def print_scores(name: str, scores: dict[str, Any]) -> None:
     print(f"{name}: geometric mean over real sets: MASE {mean['mase_ratio']:.4f}, pinball {mean['pinball_ratio']:.4f}")
 
 
+def inference_of(options: argparse.Namespace) -> InferenceOptions:
+    return InferenceOptions(flip=options.flip, contexts=tuple(options.context), season_steps=options.season_steps)
+
+
 def validate(plan: Plan, options: argparse.Namespace, words: list[str] | None) -> None:
     device = resolve_device(options.device)
     model = PretrainedForecaster.from_pretrained(options.model).to(device)
-    how = InferenceOptions(flip=options.flip, contexts=tuple(options.context), season_steps=options.season_steps)
+    how = inference_of(options)
     begin = time.perf_counter()
     scores = validate_model(model, read_validation(plan.validation), options.data_dir, how)
     seconds = time.perf_counter() - begin
     print_scores(str(options.model), scores)
     if options.out is not None:
-        named = {"flip": how.flip, "contexts": list(how.contexts), "season_steps": how.season_steps}
-        record = {"model": model.facts.get("name"), "step": model.facts.get("step"), "options": named, **scores}
+        record = {"model": model.facts.get("name"), "step": model.facts.get("step"), **scores}
+        record |= {"options": how.to_json()}
         record |= {"seconds": round(seconds, 1)}
         record |= provenance(device, command_line("benchmarks/pretrain.py", words))
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -156,17 +167,19 @@ def validate(plan: Plan, options: argparse.Namespace, words: list[str] | None) -
 
 
 def export(plan: Plan, options: argparse.Namespace, words: list[str] | None) -> None:
-    """Weights of the checkpoint in bfloat16, with their validation in a model card."""
+    """Weights of the checkpoint in bfloat16 and the options of inference, with their validation in a model card."""
     folder = folder_of(options, options.name)
     if not has_parts(folder):
         raise ArgumentError(folder, "hold a checkpoint", "none", "train it first")
     run = start(plan, options.name, torch.device("cpu"), words)
     run.resume(folder)
-    run.result().save_pretrained(options.out, dtype=torch.bfloat16)
+    result = run.result()
+    result.facts["inference"] = inference_of(options).to_json()
+    result.save_pretrained(options.out, dtype=torch.bfloat16)
     model = PretrainedForecaster.from_pretrained(options.out)
-    scores = validate_model(model, read_validation(plan.validation), options.data_dir)
+    scores = validate_model(model, read_validation(plan.validation), options.data_dir, inference_of(options))
     record = parse_json((folder / RECORD_FILE).read_bytes(), RECORD_FILE)
-    write_card(options.out, record, scores)
+    write_card(options.out, record, scores, inference_of(options))
     print_scores(options.name, scores)
     size = sum(path.stat().st_size for path in options.out.iterdir())
     print(f"{size / 2**20:.1f} MiB in {options.out}")

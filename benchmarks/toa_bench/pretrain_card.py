@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from toa._files import write_atomically
+from toa.estimators.pretrained_forecasts import PLAIN, InferenceOptions
 
 CARD_FILE = "README.md"
 
 
-def write_card(folder: Path, record: Mapping[str, Any], scores: Mapping[str, Any] | None) -> None:
+def write_card(
+    folder: Path, record: Mapping[str, Any], scores: Mapping[str, Any] | None, inference: InferenceOptions = PLAIN
+) -> None:
     """Write the card of weights into their folder."""
-    write_atomically(folder / CARD_FILE, card_text(record, scores).encode())
+    write_atomically(folder / CARD_FILE, card_text(record, scores, inference).encode())
 
 
-def card_text(record: Mapping[str, Any], scores: Mapping[str, Any] | None) -> str:
+def card_text(record: Mapping[str, Any], scores: Mapping[str, Any] | None, inference: InferenceOptions = PLAIN) -> str:
     """The card as Markdown; `scores` are those of `toa_bench.pretrain_validation.validate_model`."""
     model, training = record["model"], record["training"]
     structure = model["structure"] or "dense"
@@ -55,6 +58,8 @@ def card_text(record: Mapping[str, Any], scores: Mapping[str, Any] | None) -> st
         "## Scores",
         "",
         *_score_lines(scores),
+        _inference_line(inference),
+        "",
         "## Limits",
         "",
         "- One series at a time: no covariates, no relations between series.",
@@ -70,6 +75,19 @@ def card_text(record: Mapping[str, Any], scores: Mapping[str, Any] | None) -> st
 
 def _number(value: float | None) -> str:
     return "not stored" if value is None else f"{value:.4f}"
+
+
+def _inference_line(inference: InferenceOptions) -> str:
+    """How forecasts are computed unless other options are given."""
+    parts = []
+    if inference.flip:
+        parts.append("averaged with those of the negative series")
+    if inference.contexts:
+        parts.append(f"averaged over contexts of {', '.join(map(str, inference.contexts))} steps")
+    if inference.season_steps is not None:
+        parts.append(f"of series resampled to seasons of {inference.season_steps} steps")
+    how = "; ".join(parts) or "of the series as they are"
+    return f"Forecasts, here and unless `options` are given, are {how}; the same validation chose this."
 
 
 def _score_lines(scores: Mapping[str, Any] | None) -> list[str]:

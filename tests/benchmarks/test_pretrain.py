@@ -10,6 +10,7 @@ import torch
 
 from tests.support import load_script, message
 from tests.training.pretraining_cases import tiny_model
+from toa.estimators.pretrained_forecasts import InferenceOptions
 from toa.models.pretrained import PretrainedForecaster
 from toa.training.parts import check_checkpoint_size
 from toa_bench.pretrain_card import card_text
@@ -244,6 +245,9 @@ def test_card_states_data_cost_and_limits() -> None:
     for words in ("1,234 weights", "never saw a real series", "1.50 hours", "Restarted from weights at step 500"):
         assert words in card
     assert "No validation is stored" in card
+    assert "of the series as they are" in card
+    flipped = card_text(record, None, InferenceOptions(flip=True, contexts=(256, 512)))
+    assert "averaged with those of the negative series; averaged over contexts of 256, 512 steps" in flipped
 
 
 @pytest.mark.data

@@ -130,6 +130,34 @@ def test_wrong_horizons_raise(model, horizon) -> None:
         forecast_quantiles(model, walks(1), horizon)
 
 
+def test_options_that_were_chosen_with_the_weights_are_the_default() -> None:
+    model = tiny_model().eval()
+    flipped = InferenceOptions(flip=True, contexts=(8, 32))
+    model.facts["inference"] = flipped.to_json()
+    series = walks(2)
+    expected = forecast_quantiles(model, series, 6, options=flipped)
+    np.testing.assert_array_equal(forecast_quantiles(model, series, 6), expected)
+    assert not np.allclose(forecast_quantiles(model, series, 6, options=InferenceOptions()), expected)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        5,
+        {"flip": True},
+        {"flip": 1, "contexts": [], "season_steps": None},
+        {"flip": False, "contexts": 8, "season_steps": None},
+        {"flip": False, "contexts": ["8"], "season_steps": None},
+        {"flip": False, "contexts": [], "season_steps": 1e9},
+    ],
+)
+def test_wrong_stored_options_raise(stored) -> None:
+    model = tiny_model().eval()
+    model.facts["inference"] = stored
+    with pytest.raises(ValueError, match="must"):
+        forecast_quantiles(model, walks(1), 6)
+
+
 def test_wrong_options_raise() -> None:
     with pytest.raises(ValueError, match=message("season_steps must be an integer of at least 2, got 1")):
         InferenceOptions(season_steps=1)

@@ -1,4 +1,4 @@
-"""Forecasts of many series by the pretrained model, with named options of inference that are off by default.
+"""Forecasts of many series by the pretrained model, with named options of inference.
 
     quantiles = forecast_quantiles(model, series, horizon=24)    # (N, P, Q), in the units of each series
     forecast_quantiles(model, series, 24, season=12, options=InferenceOptions(flip=True, season_steps=24))
@@ -12,13 +12,15 @@ Alphabet: N series, L context, P horizon, Q quantiles.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from toa._checks import ArgumentError, check_at_least, check_at_most, check_count
+from toa._checks import ArgumentError, Name, check_at_least, check_at_most, check_count
+from toa._limits import shorten
 from toa.estimators.baselines import History, align_histories
 from toa.estimators.origins import SeriesList
 from toa.models.pretrained import PretrainedForecaster
@@ -48,6 +50,20 @@ class InferenceOptions:
     contexts: tuple[int, ...] = ()
     season_steps: int | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values."""
+        return {"flip": self.flip, "contexts": list(self.contexts), "season_steps": self.season_steps}
+
+    @classmethod
+    def from_json(cls, values: Any, where: Name) -> "InferenceOptions":
+        """From the result of `to_json`; raises ValueError for anything else."""
+        if not isinstance(values, dict) or set(values) != {"flip", "contexts", "season_steps"}:
+            raise ArgumentError(where, "be options of inference of this version", shorten(values), "restore the file")
+        flip, contexts = values["flip"], values["contexts"]
+        if not isinstance(flip, bool) or not isinstance(contexts, list):
+            raise ArgumentError(where, "have a flag and a list", shorten(values), "restore the file")
+        return cls(flip=flip, contexts=tuple(contexts), season_steps=values["season_steps"])
+
     def __post_init__(self) -> None:
         for length in self.contexts:
             check_count("contexts", length, 1)
@@ -58,13 +74,19 @@ class InferenceOptions:
 PLAIN = InferenceOptions()
 
 
+def stored_options(model: PretrainedForecaster) -> InferenceOptions:
+    """The options that were chosen with the weights of a model, by validation; none of them unless stored."""
+    stored = model.facts.get("inference")
+    return PLAIN if stored is None else InferenceOptions.from_json(stored, "inference of the model")
+
+
 def forecast_quantiles(
     model: PretrainedForecaster,
     series: SeriesList,
     horizon: int,
     *,
     season: int = 1,
-    options: InferenceOptions = PLAIN,
+    options: InferenceOptions | None = None,
     batch: int | None = None,
 ) -> Quantiles:
     """Quantiles (N, P, Q) of the next steps of each series; the levels are those of the model's config.
@@ -72,9 +94,11 @@ def forecast_quantiles(
     Args:
         series: Values of each series, NaN where missing; only the newest of a long one are read.
         season: Steps of the season, for `season_steps`; 1 for none.
+        options: How forecasts are computed; None takes those that were chosen with the weights.
         batch: Series that are forecast together; None chooses by the device.
     """
     check_horizon(model, horizon)
+    options = stored_options(model) if options is None else options
     device = model.future.device
     size = _BATCH.get(device.type, _BATCH["cpu"]) if batch is None else batch
     check_at_least("batch", size, 1)

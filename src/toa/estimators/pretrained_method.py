@@ -16,16 +16,10 @@ from torch import Tensor
 from toa.estimators.effort import Ceiling
 from toa.estimators.lag_methods import history_rows
 from toa.estimators.methods import Family, FittedMethod, ForecastRows, Histories, Method, Training
-from toa.estimators.pretrained_forecasts import forecast_quantiles, longest_horizon
+from toa.estimators.pretrained_forecasts import forecast_quantiles, longest_horizon, stored_options
 from toa.estimators.settings import ForecastSettings
 from toa.estimators.zero_shot_tables import load_pretrained
-from toa.models.pretrained import (
-    DEFAULT_NAME,
-    PretrainedConfig,
-    PretrainedForecaster,
-    model_to_fill,
-    shipped_names,
-)
+from toa.models.pretrained import DEFAULT_NAME, PretrainedForecaster, load_weights, shipped_names
 
 # how the method is named
 PRETRAINED = "pretrained"
@@ -82,19 +76,22 @@ class Pretrained(Family):
         return {PRETRAINED: PretrainedMethod()} if DEFAULT_NAME in shipped_names() else {}
 
     def save(self, fitted: Mapping[str, FittedMethod]) -> tuple[dict[str, Tensor], Any]:
-        """Weights, in 16 bits if that loses nothing, and the config."""
+        """Weights, in 16 bits if that loses nothing, the config, and the options of inference."""
         method = fitted.get(PRETRAINED)
         if not isinstance(method, FittedPretrained):
             return {}, None
         weights = {name: value.detach().cpu() for name, value in method.model.state_dict().items()}
         halves = {name: value.bfloat16() for name, value in weights.items()}
         exact = all(torch.equal(halves[name].float(), value) for name, value in weights.items())
-        return halves if exact else weights, {"config": method.model.config.to_json()}
+        inference = stored_options(method.model).to_json()
+        return halves if exact else weights, {"config": method.model.config.to_json(), "inference": inference}
 
     def load(
         self, tensors: Mapping[str, Tensor], facts: Any, season: int, horizon: int
     ) -> Mapping[str, FittedPretrained]:
         """From the result of `save`."""
-        model = model_to_fill(PretrainedConfig.from_json(facts["config"], "the pretrained model"))
-        model.load_state_dict({name: value.float() for name, value in tensors.items()})
-        return {PRETRAINED: FittedPretrained(model.eval(), season, horizon)}
+        inference = {"inference": facts["inference"]}
+        model = load_weights(facts["config"], tensors, "the pretrained model", facts=inference)
+        # options that are wrong raise here, not in the first forecast
+        stored_options(model)
+        return {PRETRAINED: FittedPretrained(model, season, horizon)}

@@ -23,7 +23,6 @@ from toa.data.frequency import Frequency, season_of
 from toa.data.panel import Panel
 from toa.estimators.origins import SeriesList
 from toa.estimators.pretrained_forecasts import (
-    PLAIN,
     InferenceOptions,
     check_horizon,
     forecast_quantiles,
@@ -67,7 +66,7 @@ def zero_shot(
     freq: Frequency | None = None,
     day_first: bool | None = None,
     time_zone: str | None = None,
-    options: InferenceOptions = PLAIN,
+    options: InferenceOptions | None = None,
     device: str = "auto",
 ) -> Any:
     """Forecast the next steps of each series by the pretrained model, without a fit.
@@ -88,7 +87,7 @@ def zero_shot(
         freq: Frequency of the times; None infers it.
         day_first: Whether the day comes first in dates such as 01/02/2015; None finds it.
         time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them unchanged.
-        options: How forecasts are computed.
+        options: How forecasts are computed; None takes what was chosen with the weights.
         device: "auto", "cpu", "cuda" or "cuda:N".
 
     Returns:
@@ -119,7 +118,7 @@ def forecast_table(
     quantiles: Sequence[float],
     model: Model,
     source: dict[str, Any],
-    options: InferenceOptions = PLAIN,
+    options: InferenceOptions | None = None,
     device: str = "auto",
 ) -> ZeroShotForecast:
     """See `zero_shot`; `source` has the arguments of `toa.data.read_panel`."""

@@ -301,22 +301,32 @@ class PretrainedForecaster(nn.Module):
         plain, verified = unseal(content, str(folder), weights)
         if not verified:
             raise ArgumentError(folder / CONFIG_FILE, "have a checksum", "none", "restore the file")
-        config = PretrainedConfig.from_json(plain["config"], folder / CONFIG_FILE)
-        sizes = {name: value for name, value in plain["config"].items() if name != "rotary_base"}
-        check_sizes(sizes, weights, folder)
-        model = model_to_fill(config, facts=plain["facts"])
-        try:
-            model.load_state_dict({name: value.float() for name, value in weights.items()})
-        except RuntimeError as error:
-            reason = shorten(" ".join(str(error).split()))
-            raise ArgumentError(folder, "hold the weights of its config", f"others ({reason})") from None
-        return model.eval()
+        return load_weights(plain["config"], weights, folder, facts=plain["facts"])
 
 
 def model_to_fill(config: PretrainedConfig, *, facts: Mapping[str, Any] | None = None) -> PretrainedForecaster:
     """A model whose random weights are to be replaced; the global random state stays as it was."""
     with torch.random.fork_rng(devices=[]):
         return PretrainedForecaster(config, facts=facts)
+
+
+def load_weights(
+    config: Mapping[str, Any], weights: Mapping[str, Tensor], where: Name, *, facts: Mapping[str, Any]
+) -> PretrainedForecaster:
+    """A model of a config in JSON values with these weights, in float32.
+
+    Raises:
+        ValueError: If the config is wrong, or does not fit the weights; before memory is taken for it.
+    """
+    checked = PretrainedConfig.from_json(config, where)
+    check_sizes({name: value for name, value in config.items() if name != "rotary_base"}, weights, where)
+    model = model_to_fill(checked, facts=facts)
+    try:
+        model.load_state_dict({name: value.float() for name, value in weights.items()})
+    except RuntimeError as error:
+        reason = shorten(" ".join(str(error).split()))
+        raise ArgumentError(where, "hold the weights of its config", f"others ({reason})") from None
+    return model.eval()
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
