@@ -1,12 +1,14 @@
 """Draws of synthetic series: settings, changes, repeatability."""
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.support import ROOT
+from tests.support import ROOT, message
 from toa.data.synthetic import CHANGES, SOURCES, Draws, SyntheticSettings, draw_series
-from toa.data.synthetic.mixture import share_out
+from toa.data.synthetic.mixture import resample_ends, share_out
+from toa.estimators.pretrained_forecasts import resample
 
 CPU = torch.device("cpu")
 # operations that wait for the device, or whose result has a size that depends on values
@@ -79,6 +81,54 @@ def test_drawing_never_waits_for_the_device():
     # the number of series per kind is computed on the host
     assert "rand" in called
     assert called & set(WAITING) <= {"_local_scalar_dense"}
+
+
+# ---- sampling rates
+
+
+@pytest.mark.parametrize("rate", ["quarterly", "daily", "monthly", "hourly"])
+def test_main_seasons_have_the_same_number_of_steps_at_every_rate(rate):
+    settings = SyntheticSettings(weights={"sawtooth": 1.0}, changes={}, season_steps=24, rates={rate: 1.0})
+    series = draw_series(200, 336, seed=0, step=0, settings=settings)
+    assert series.shape == (200, 336)
+    centred = series - series.mean(1, keepdim=True)
+    correlation = [
+        ((centred[:, :-lag] * centred[:, lag:]).mean(1) / centred.square().mean(1)).median() for lag in (12, 24, 36)
+    ]
+    assert correlation[1] > max(correlation[0], correlation[2], 0.5)
+
+
+def test_all_rates_are_drawn_with_missing_values_and_without_bias_in_their_order():
+    settings = SyntheticSettings(season_steps=24)
+    series = draw_series(400, 100, seed=0, step=0, settings=settings)
+    assert series.shape == (400, 100)
+    assert not series.isinf().any()
+    # only interpolated series have steps on a line through their neighbours
+    on_line = (series.diff(n=2).abs() < 1e-3 * series.diff().abs().mean(1, keepdim=True)).float().mean(1) > 0.4
+    assert 0.2 < on_line[:200].float().mean() < 0.8
+    assert (on_line[:200].float().mean() - on_line[200:].float().mean()).abs() < 0.15
+
+
+def test_series_are_resampled_as_they_are_for_a_forecast():
+    series = torch.arange(20.0).square()
+    series[7] = torch.nan
+    expected = resample(series.double().numpy(), 3.0)[-48:]
+    got = resample_ends(series[None], 48, 3.0)[0]
+    assert got.isnan().numpy().tolist() == np.isnan(expected).tolist()
+    # beside a gap, an interpolation for a forecast uses the value after it, too
+    near_gap = np.abs(np.arange(-47, 1) / 3.0 + 19 - 7) < 1
+    np.testing.assert_allclose(got.numpy()[~near_gap], expected[~near_gap], rtol=1e-5)
+    assert got[-1] == series[-1]
+
+
+def test_wrong_rates_raise():
+    with pytest.raises(ValueError, match=message("season_steps must be an integer of at least 24, got 12")):
+        SyntheticSettings(season_steps=12)
+    assert SyntheticSettings(season_steps=12, rates={"monthly": 1.0}).season_steps == 12
+    with pytest.raises(ValueError, match="sampling rate"):
+        SyntheticSettings(season_steps=24, rates={"weekly": 1.0})
+    with pytest.raises(ValueError, match="rates must have a positive weight"):
+        SyntheticSettings(rates={"daily": 0.0})
 
 
 # ---- shares

@@ -20,6 +20,36 @@ SHORTEST_PERIOD = 4
 LONGEST_PERIOD = 730
 # share of periods that are drawn from `COMMON_PERIODS`
 COMMON_SHARE = 0.7
+DAYS_PER_YEAR = 365.25
+
+
+@dataclass(frozen=True)
+class SamplingRate:
+    """Which seasons series of a sampling rate have.
+
+    Attributes:
+        season: Steps of the main season; None for series of any season, or of none.
+        common: Periods in steps that most seasons have.
+        common_share: Share of periods that are common ones; the others are uniform in their logarithm.
+        steps_per_day: Sampling rates of calendar patterns.
+        sarima: Periods of seasonal terms of SARIMA, integers.
+    """
+
+    season: int | None
+    common: tuple[float, ...]
+    common_share: float
+    steps_per_day: tuple[float, ...]
+    sarima: tuple[int, ...]
+
+
+ANY_RATE = SamplingRate(
+    season=None,
+    common=COMMON_PERIODS,
+    common_share=COMMON_SHARE,
+    # monthly, weekly, daily, hourly, half-hourly, quarter-hourly
+    steps_per_day=(12 / DAYS_PER_YEAR, 1 / 7, 1.0, 24.0, 48.0, 96.0),
+    sarima=(4, 7, 12, 24, 48, 52, 96, 168, 365),
+)
 
 
 @dataclass(frozen=True)
@@ -27,14 +57,15 @@ class Draws:
     """Random tensors of one generator. No method waits for the device."""
 
     generator: torch.Generator
+    rate: SamplingRate = ANY_RATE
 
     @classmethod
-    def of(cls, *names: object, device: torch.device) -> "Draws":
+    def of(cls, *names: object, device: torch.device, rate: SamplingRate = ANY_RATE) -> "Draws":
         """Draws that depend on the names alone, such as a seed, a step and a kind."""
         digest = hashlib.sha256(repr(names).encode()).digest()
         # a seed must be smaller than 2**63
         seed = int.from_bytes(digest[:8], "big") >> 1
-        return cls(torch.Generator(device).manual_seed(seed))
+        return cls(torch.Generator(device).manual_seed(seed), rate)
 
     @property
     def device(self) -> torch.device:
@@ -79,10 +110,10 @@ class Draws:
         return rows[torch.rand(len(rows), generator=self.generator, device=self.device).argsort()]
 
     def periods(self, count: int) -> Tensor:
-        """Periods (B, 1) of 4 to 730 steps: common ones, and others that are uniform in their logarithm."""
-        common = self.pick(COMMON_PERIODS, count, 1)
+        """Periods (B, 1) of 4 to 730 steps: those of the rate, and others that are uniform in their logarithm."""
+        common = self.pick(self.rate.common, count, 1)
         others = self.log_uniform(count, 1, low=SHORTEST_PERIOD, high=LONGEST_PERIOD)
-        return torch.where(self.coin(count, 1, probability=COMMON_SHARE), common, others)
+        return torch.where(self.coin(count, 1, probability=self.rate.common_share), common, others)
 
 
 @cache

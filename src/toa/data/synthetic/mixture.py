@@ -3,6 +3,7 @@
 Alphabet: B series, L steps.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from toa._checks import ArgumentError, check_at_least, check_choice, check_count, check_seed
 from toa.data.synthetic.changes import CHANGES
-from toa.data.synthetic.draws import SOURCES, Draws
+from toa.data.synthetic.draws import ANY_RATE, DAYS_PER_YEAR, SOURCES, Draws, SamplingRate
 from toa.data.synthetic.sequences import standardise
 
 # the kind that combines the others
@@ -35,6 +36,21 @@ def default_rates() -> dict[str, float]:
     return {"level_shifts": 0.1, "outliers": 0.1, "clipping": 0.05, "quantisation": 0.1, "missing": 0.15}
 
 
+# sampling rates of practice; "any" has series of any season, or of none
+RATES: Mapping[str, SamplingRate] = {
+    "any": ANY_RATE,
+    "quarterly": SamplingRate(4, (4.0,), 0.85, (4 / DAYS_PER_YEAR,), (4,)),
+    "daily": SamplingRate(7, (7.0, 7.0, 7.0, 30.4, DAYS_PER_YEAR), 0.85, (1.0,), (7,)),
+    "monthly": SamplingRate(12, (12.0,), 0.85, (12 / DAYS_PER_YEAR,), (12,)),
+    "hourly": SamplingRate(24, (24.0, 24.0, 24.0, 168.0), 0.85, (24.0,), (24, 168)),
+}
+
+
+def default_sampling() -> dict[str, float]:
+    """Weight of each sampling rate."""
+    return {"any": 0.3, "quarterly": 0.1, "daily": 0.15, "monthly": 0.2, "hourly": 0.25}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SyntheticSettings:
     """Which series are drawn.
@@ -44,6 +60,9 @@ class SyntheticSettings:
         changes: Probability of each change of a series, by names of `CHANGES`; changes without one are left out.
         smallest_unit, largest_unit: Series are multiplied by a number between them, uniform in its logarithm.
         largest_offset: Half of the series are shifted by up to this number of spreads.
+        season_steps: Resample each series so that its main season has this number of steps, as
+            `toa.estimators.pretrained_forecasts.InferenceOptions` does; None for no resampling.
+        rates: Relative weight of each sampling rate, by names of `RATES`; only with `season_steps`.
     """
 
     weights: Mapping[str, float] = field(default_factory=equal_weights)
@@ -51,6 +70,8 @@ class SyntheticSettings:
     smallest_unit: float = 1e-3
     largest_unit: float = 1e4
     largest_offset: float = 10.0
+    season_steps: int | None = None
+    rates: Mapping[str, float] = field(default_factory=default_sampling)
 
     def __post_init__(self) -> None:
         for name, weight in self.weights.items():
@@ -67,6 +88,15 @@ class SyntheticSettings:
         check_at_least("smallest_unit", self.smallest_unit, 1e-9)
         check_at_least("largest_unit", self.largest_unit, self.smallest_unit)
         check_at_least("largest_offset", self.largest_offset, 0.0)
+        for name, weight in self.rates.items():
+            check_choice("sampling rate", name, RATES)
+            check_at_least(f"rates[{name!r}]", weight, 0.0)
+        if not any(self.rates.values()):
+            raise ArgumentError("rates", "have a positive weight", dict(self.rates), "weight at least one rate")
+        if self.season_steps is not None:
+            # more steps are interpolated; fewer would have to be means
+            longest = max(RATES[name].season or 2 for name, weight in self.rates.items() if weight)
+            check_count("season_steps", self.season_steps, longest)
 
     def _parts(self) -> dict[str, float]:
         return {name: weight for name, weight in self.weights.items() if name != MIXTURE}
@@ -101,13 +131,40 @@ def draw_series(
     check_count("step", step, 0)
     settings = SyntheticSettings() if settings is None else settings
     where = torch.device(device)
-    series = _draw_kinds(settings.weights, count, length, (seed, step), where)
-    draws = Draws.of(seed, step, "changes", device=where)
+    key = (seed, step)
+    if settings.season_steps is None:
+        return _draw_rate(settings, count, length, key, where, ANY_RATE)
+    blocks = []
+    for name, number in share_out(settings.rates, count, (*key, "rates")).items():
+        rate = RATES[name]
+        if number == 0:
+            continue
+        if rate.season is None:
+            blocks.append(_draw_rate(settings, number, length, (*key, name), where, rate))
+            continue
+        factor = settings.season_steps / rate.season
+        drawn = max(SHORTEST, math.ceil((length - 1) / factor) + 1)
+        series = _draw_rate(settings, number, drawn, (*key, name), where, rate)
+        blocks.append(resample_ends(series, length, factor))
+    return Draws.of(*key, "order of rates", device=where).shuffle(torch.cat(blocks))
+
+
+def _draw_rate(
+    settings: SyntheticSettings,
+    count: int,
+    length: int,
+    key: tuple[object, ...],
+    device: torch.device,
+    rate: SamplingRate,
+) -> Tensor:
+    """Series of one sampling rate, with changes, in units of their own."""
+    series = _draw_kinds(settings.weights, count, length, key, device, rate)
+    draws = Draws.of(*key, "changes", device=device)
     spread = series.std(1, keepdim=True)
     for name, change in CHANGES.items():
-        rate = settings.changes.get(name, 0.0)
-        if rate:
-            happens = draws.coin(count, 1, probability=rate)
+        probability = settings.changes.get(name, 0.0)
+        if probability:
+            happens = draws.coin(count, 1, probability=probability)
             series = torch.where(happens, change(draws, series, spread), series)
     shift = draws.uniform(count, 1, low=-settings.largest_offset, high=settings.largest_offset)
     shift = shift * spread * draws.coin(count, 1, probability=0.5)
@@ -115,8 +172,31 @@ def draw_series(
     return (series + shift) * unit
 
 
+def resample_ends(series: Tensor, length: int, factor: float) -> Tensor:
+    """The last `length` steps of series (B, L) that get `factor` times as many steps, by interpolation.
+
+    The last step stays the last one. A step whose nearest value is missing stays missing.
+    """
+    count = series.shape[1]
+    place = count - 1 - torch.arange(length - 1, -1, -1, device=series.device) / factor
+    place = place.clamp_min(0.0)
+    low = place.floor().long()
+    high = (low + 1).clamp_max(count - 1)
+    share = place - low
+    before, after = series[:, low], series[:, high]
+    missing = torch.where(share < 0.5, before, after).isnan()
+    # beside a gap, the value at its border
+    before, after = torch.where(before.isnan(), after, before), torch.where(after.isnan(), before, after)
+    return torch.where(missing, torch.nan, torch.lerp(before, after, share))
+
+
 def _draw_kinds(
-    weights: Mapping[str, float], count: int, length: int, key: tuple[object, ...], device: torch.device
+    weights: Mapping[str, float],
+    count: int,
+    length: int,
+    key: tuple[object, ...],
+    device: torch.device,
+    rate: SamplingRate,
 ) -> Tensor:
     """Series of all kinds in random order; the number of each kind is its share of `count`, rounded."""
     parts = {name: weight for name, weight in weights.items() if name != MIXTURE}
@@ -125,21 +205,26 @@ def _draw_kinds(
         if number == 0:
             continue
         if name == MIXTURE:
-            blocks.append(_draw_mixtures(parts, number, length, key, device))
+            blocks.append(_draw_mixtures(parts, number, length, key, device, rate))
         else:
-            blocks.append(SOURCES[name](Draws.of(*key, name, device=device), number, length))
+            blocks.append(SOURCES[name](Draws.of(*key, name, device=device, rate=rate), number, length))
     return Draws.of(*key, "order", device=device).shuffle(torch.cat(blocks))
 
 
 def _draw_mixtures(
-    parts: Mapping[str, float], count: int, length: int, key: tuple[object, ...], device: torch.device
+    parts: Mapping[str, float],
+    count: int,
+    length: int,
+    key: tuple[object, ...],
+    device: torch.device,
+    rate: SamplingRate,
 ) -> Tensor:
     """Weighted sums, and products, of two or three series of the other kinds."""
     draws = Draws.of(*key, MIXTURE, device=device)
     number = draws.integers(count, 1, high=MOST_PARTS - 1) + 2
     is_product = draws.coin(count, 1, probability=PRODUCT_SHARE)
     # in one call, because the time of a call hardly depends on the number of series
-    series = standardise(_draw_kinds(parts, MOST_PARTS * count, length, (*key, MIXTURE), device))
+    series = standardise(_draw_kinds(parts, MOST_PARTS * count, length, (*key, MIXTURE), device, rate))
     first, *others = series.unflatten(0, (MOST_PARTS, count)).unbind(0)
     total = first
     for place, part in enumerate(others, start=1):

@@ -14,8 +14,6 @@ REGIME_COUNT = 3
 LARGEST_ROOT = 0.98
 # largest coefficient of a seasonal term
 LARGEST_SEASONAL = 0.9
-# periods of seasonal terms of SARIMA
-SARIMA_PERIODS = (4, 7, 12, 24, 48, 52, 96, 168, 365)
 
 
 def switching_process(decay: Tensor, mean: Tensor, spread: Tensor, noise: Tensor) -> Tensor:
@@ -75,10 +73,11 @@ def sarma_response(draws: Draws, count: int, length: int, period: Tensor) -> Ten
 @SOURCES.register("sarima")
 def sarima(draws: Draws, count: int, length: int) -> Tensor:
     """A seasonal ARMA process, summed once in 40 % of the series, and over seasons in 30 %."""
-    period = draws.pick(SARIMA_PERIODS, count, 1)
+    periods = draws.rate.sarima
+    period = draws.pick(periods, count, 1)
     response = sarma_response(draws, count, length, period)
     series = standardise(filter_noise(response, draws.normal(count, 2 * length))[:, :length])
-    seasonal = seasonal_sum(series, period.long(), max(SARIMA_PERIODS))
+    seasonal = seasonal_sum(series, period.long(), max(periods))
     series = torch.where(draws.coin(count, 1, probability=0.3), seasonal, series)
     series = torch.where(draws.coin(count, 1, probability=0.4), series.cumsum(1), series)
     return standardise(series)

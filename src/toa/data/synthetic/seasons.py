@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from toa.data.synthetic.draws import SOURCES, Draws
+from toa.data.synthetic.draws import DAYS_PER_YEAR, SOURCES, Draws
 from toa.data.synthetic.sequences import phase_of, standardise, steps_of
 from toa.data.synthetic.trends import any_trend, some_noise
 
@@ -13,12 +13,9 @@ from toa.data.synthetic.trends import any_trend, some_noise
 HARMONICS = 5
 # most seasons of a series
 MOST_SEASONS = 3
-# steps per day of calendar patterns: monthly, weekly, daily, hourly, half-hourly, quarter-hourly
-STEPS_PER_DAY = (12 / 365.25, 1 / 7, 1.0, 24.0, 48.0, 96.0)
 DAYS_PER_WEEK = 7
 HOURS_PER_DAY = 24
 MONTHS_PER_YEAR = 12
-DAYS_PER_YEAR = 365.25
 
 
 def harmonics(draws: Draws, count: int, length: int, period: Tensor) -> Tensor:
@@ -127,7 +124,7 @@ def calendar_pattern(draws: Draws, count: int, length: int, steps_per_day: Tenso
 @SOURCES.register("calendar")
 def calendar(draws: Draws, count: int, length: int) -> Tensor:
     """Patterns of the hour, the weekday and the month, added or multiplied, at a sampling rate of practice."""
-    pattern = calendar_pattern(draws, count, length, draws.pick(STEPS_PER_DAY, count, 1))
+    pattern = calendar_pattern(draws, count, length, draws.pick(draws.rate.steps_per_day, count, 1))
     is_product = draws.coin(count, 1, probability=0.5)
     pattern = torch.where(is_product, (0.5 * pattern).exp(), pattern)
     trend = standardise(any_trend(draws, count, length)) * draws.uniform(count, 1)
