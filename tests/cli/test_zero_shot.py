@@ -39,10 +39,24 @@ def test_a_table_is_forecast_without_a_fit(table, weights, tmp_path) -> None:
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_24_steps_are_forecast_unless_given_and_more_than_the_model_has_raise(table, weights, tmp_path) -> None:
-    code, text = call(table, "--zero-shot", "--model", weights, "--out", tmp_path / "a.csv", "--device", "cpu")
-    assert code == 2
-    assert "must be at most that of the pretrained model=8, got 24" in text
+def test_24_steps_are_forecast_unless_given(table, weights, tmp_path) -> None:
+    out = tmp_path / "a.csv"
+    code, text = call(table, "--zero-shot", "--model", weights, "--out", out, "--device", "cpu")
+    assert code == 0, text
+    assert len(pd.read_csv(out)) == 24
+
+
+def test_codes_for_missing_values_are_left_out(table, weights, tmp_path) -> None:
+    frame = wide()
+    frame.loc[200:203, "load"] = -9999.0
+    coded = tmp_path / "coded.csv"
+    frame.to_csv(coded, index=False)
+    out = tmp_path / "a.csv"
+    options = ("--zero-shot", "--model", weights, "--out", out, "--device", "cpu", "--horizon", 4)
+    code, text = call(coded, *options, "--missing-values", -9999)
+    assert code == 0, text
+    expected = zero_shot(frame, 4, model=weights, missing_values=-9999, device="cpu")
+    pd.testing.assert_frame_equal(pd.read_csv(out, parse_dates=["date"]), expected, check_dtype=False)
 
 
 WRONG = {
@@ -50,6 +64,8 @@ WRONG = {
     "test rows": (("--test", 0.2), "--test must be left out with --zero-shot"),
     "a file to save": (("--save", "a.toa"), "--save must be left out with --zero-shot"),
     "a wide interval": (("--interval", 0.95, "--horizon", 3), "an interval of at most 0.8"),
+    "a long horizon": (("--horizon", 40), "at most 4 times that of the pretrained model=32, got 40"),
+    "a wrong season": (("--season", 0), "season must be an integer of at least 1, got 0"),
     "a percentage": (("--interval", 80), "--interval must lie in (0, 1)"),
 }
 

@@ -146,6 +146,26 @@ def test_options_of_inference_use_the_season_of_the_times(model, frame) -> None:
     assert not np.allclose(other["load"], plain["load"])
 
 
+def test_a_season_may_be_given_or_is_found(model, frame) -> None:
+    values = frame["load"].to_numpy()
+    options = InferenceOptions(season_steps=6)
+    expected = forecast_quantiles(model, [values], 3, season=12, options=options)[0, :, 1]
+    given = zero_shot(values, 3, season=12, interval=None, model=model, options=options)
+    np.testing.assert_allclose(given[:, 0], expected, rtol=1e-4)
+    # the autocorrelation shows it
+    np.testing.assert_allclose(zero_shot(values, 3, interval=None, model=model, options=options), given)
+    other = zero_shot(values, 3, season=24, interval=None, model=model, options=options)
+    assert not np.allclose(other, given)
+
+
+def test_codes_for_missing_values_are_left_out(model, frame) -> None:
+    values = frame["load"].to_numpy().copy()
+    values[40:43] = -9999.0
+    got = zero_shot(values, 3, interval=None, model=model, missing_values=-9999)
+    values[40:43] = np.nan
+    np.testing.assert_allclose(got[:, 0], forecast_quantiles(model, [values], 3)[0, :, 1], rtol=1e-4)
+
+
 def test_the_model_is_a_candidate_only_with_shipped_weights(shipped, model) -> None:
     settings: Any = None
     assert list(Pretrained().candidates(settings, 12)) == [PRETRAINED]

@@ -16,7 +16,8 @@ _INTERVAL = 0.8
 _USED = frozenset(
     (
         *("data", "horizon", "out", "picture", "model", "id", "time", "values", "interval", "quantiles", "freq"),
-        *("day_first", "time_zone", "decimal", "sheet", "device", "zero_shot"),
+        *("season", "missing_values", "day_first", "time_zone", "decimal", "sheet", "keep_formulas", "device"),
+        "zero_shot",
     )
 )
 
@@ -40,14 +41,17 @@ def forecast_zero_shot(options: dict[str, Any]) -> None:
     # before the table is read
     model = load_pretrained(options["model"])
     frame = terminal.read_data(options["data"], options | {"model": None})
-    dates = {name: options[name] for name in ("day_first", "time_zone", "freq")}
+    reading = {name: options[name] for name in ("id", "time", "day_first", "time_zone", "freq")}
+    # an option that may be repeated is an empty list unless given
+    reading |= {name: options[name] or None for name in ("values", "missing_values")}
     forecast = forecast_table(
         frame,
         _HORIZON if options["horizon"] is None else options["horizon"],
         interval=interval,
         quantiles=options["quantiles"] or (),
         model=model,
-        source={name: options[name] for name in ("id", "time")} | {"values": options["values"] or None, **dates},
+        source=reading,
+        season=options["season"],
         device=options["device"],
     )
     panel = forecast.panel

@@ -21,6 +21,7 @@ from toa._checks import ArgumentError, check_at_most, check_count, check_positiv
 from toa.data.frames import check_results, forecast_names, read_panel, write_forecast
 from toa.data.frequency import Frequency, season_of
 from toa.data.panel import Panel
+from toa.estimators.baselines import choose_season
 from toa.estimators.origins import SeriesList
 from toa.estimators.pretrained_forecasts import (
     InferenceOptions,
@@ -43,12 +44,14 @@ class ZeroShotForecast:
     Attributes:
         panel: The rows that were read; NaN has no part in them, see `Panel.observed`.
         columns: Columns that are forecast.
+        season: Steps of a season.
         table: The forecast, a frame or array like the data.
         model: The model that was used.
     """
 
     panel: Panel
     columns: tuple[str, ...]
+    season: int
     table: Any
     model: PretrainedForecaster
 
@@ -64,6 +67,8 @@ def zero_shot(
     time: str | None = None,
     values: Sequence[str] | None = None,
     freq: Frequency | None = None,
+    season: int | None = None,
+    missing_values: float | Sequence[float] | None = None,
     day_first: bool | None = None,
     time_zone: str | None = None,
     options: InferenceOptions | None = None,
@@ -85,6 +90,8 @@ def zero_shot(
         time: Time column; None finds it.
         values: Columns to forecast; None for all others.
         freq: Frequency of the times; None infers it.
+        season: Steps of a season, such as 24 for hours; None takes it from the frequency, or finds it.
+        missing_values: Numbers that mean a missing value, such as -9999.
         day_first: Whether the day comes first in dates such as 01/02/2015; None finds it.
         time_zone: Time zone of the dates, such as "Europe/Rome"; None leaves them unchanged.
         options: How forecasts are computed; None takes what was chosen with the weights.
@@ -98,6 +105,7 @@ def zero_shot(
         ValueError: If data cannot be read, the horizon or the interval is too large, or there are no weights.
     """
     source = {"id": id, "time": time, "values": values, "freq": freq, "day_first": day_first, "time_zone": time_zone}
+    source["missing_values"] = missing_values
     return forecast_table(
         data,
         horizon,
@@ -105,6 +113,7 @@ def zero_shot(
         quantiles=quantiles,
         model=model,
         source=source,
+        season=season,
         options=options,
         device=device,
     ).table
@@ -118,10 +127,13 @@ def forecast_table(
     quantiles: Sequence[float],
     model: Model,
     source: dict[str, Any],
+    season: int | None = None,
     options: InferenceOptions | None = None,
     device: str = "auto",
 ) -> ZeroShotForecast:
     """See `zero_shot`; `source` has the arguments of `toa.data.read_panel`."""
+    if season is not None:
+        check_count("season", season, 1)
     forecaster = load_pretrained(model)
     check_horizon(forecaster, horizon)
     levels = _levels(interval, quantiles)
@@ -132,13 +144,14 @@ def forecast_table(
     names = forecast_names(columns, quantiles, interval is not None)
     check_results(panel, names if panel.time_column else ["step", *names])
     forecaster = forecaster.to(resolve_device(device))
-    season = season_of(panel.freq) or 1
-    trained = forecast_quantiles(forecaster, series_of(panel), horizon, season=season, options=options)
+    steps = choose_season(season, season_of(panel.freq), panel.histories(columns))
+    trained = forecast_quantiles(forecaster, series_of(panel), horizon, season=steps, options=options)
     forecasts = interpolate_levels(trained, forecaster.config.quantiles, levels)  # (N, P, levels)
     parts = _parts(forecasts, panel, interval is not None)
     return ZeroShotForecast(
         panel=panel,
         columns=columns,
+        season=steps,
         table=write_forecast(panel, parts, horizon, columns, quantiles),
         model=forecaster,
     )
