@@ -223,7 +223,8 @@ CHECKED = (
     ("drop rates 0.2, 0.6 and 0.95", "docs/figures.py", "(0.0, 0.2, 0.6, 0.95)"),
     ("inside the interval of 80 %", "benchmarks/toa_bench/user_tables.py", "LEVEL = 0.8\n"),
     ("binomial band of 99 %", "benchmarks/toa_bench/user_tables.py", "_BAND = 0.01\n"),
-    ("that of the model, 512 steps", "src/toa/models/pretrained.py", "horizon: int = 512"),
+    ("four times that of the model", "src/toa/estimators/pretrained_forecasts.py", "_MOST_PASSES = 4\n"),
+    ("main season has 24 steps", "benchmarks/pretrain-cpu.toml", "season_steps = 24\n"),
     (
         "quantiles lie between 0.1 and 0.9",
         "src/toa/models/pretrained.py",
