@@ -226,7 +226,7 @@ CHECKED = (
     ("four times that of the model", "src/toa/estimators/pretrained_forecasts.py", "_MOST_PASSES = 4\n"),
     ("main season has 24 steps", "benchmarks/pretrain-cpu.toml", "season_steps = 24\n"),
     (
-        "quantiles lie between 0.1 and 0.9",
+        "Quantiles lie between 0.1 and 0.9",
         "src/toa/models/pretrained.py",
         "(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)",
     ),
