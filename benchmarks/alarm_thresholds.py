@@ -9,99 +9,49 @@ once, without point adjustment; `share` is the share of flagged rows, and `warne
 
     SMD-machine-1-6, SMD-machine-2-1    train and test rows of the catalogue
     the same with "shifted"             the test rows, 3 channels of which have a level that is 10 deviations higher
-    MSL, SMAP                           train and test rows of the catalogue, all channels joined
+    joined MSL, joined SMAP             train and test rows of the catalogue, all channels joined
     SKAB                                each of 34 files by itself: fitted to its first 400 rows, means over the files
 
-The rule, and all its numbers, were chosen with the labels of SMD, also shifted in other ways, and of made series. MSL,
-SMAP and SKAB had no part in that: they were the test, in results/anomaly/alarm_thresholds.json. More than half of the
-tested rows of SKAB are anomalies, and in its short tables they raised the threshold. Since then, tables with fewer
-rows than the memory are filled up with scores of fit. That was decided with the labels of SKAB, which is development
-now. The other sets have more rows than the memory, and their results are the same. Change nothing because of MSL and
-SMAP.
+How the threshold rises, and all its numbers, were chosen with the labels of SMD, also shifted in other ways, and of
+made series. MSL, SMAP and SKAB had no part in that: they were the test, in results/anomaly/alarm_thresholds.json. More
+than half of the tested rows of SKAB are anomalies, and in its short tables they raised the threshold. Since then,
+tables with fewer rows than the memory are filled up with scores of fit. That was decided with the labels of SKAB, which
+is development now (results/anomaly/alarm_thresholds_skab.json).
+
+Later the threshold of a combination was limited by what its scores mean (`ThresholdRule.limit`). That was decided with
+SMD 1-6, SKAB, made series without anomalies, and second halves of train rows with injected anomalies and shifts.
+`toa bench tables --part detection` measures that rule, channel by channel; MSL and SMAP had no part in it.
 """
 
 import argparse
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from toa._checks import ArgumentError
 from toa._console import make_table
-from toa.data import load_anomaly
 from toa.estimators import AnomalyDetector
 from toa.training.detection import point_metrics
+from toa_bench.detection_parts import JOINED, MACHINES, OF_CHANNELS, SHIFTED, SKAB, read_parts
+from toa_bench.detection_tables import best_f1
 from toa_bench.script import command_line, exit_on_error, make_console, make_parser, save
 
-DEVELOPMENT = ("SMD-machine-1-6", "SMD-machine-1-6 shifted", "SMD-machine-2-1", "SMD-machine-2-1 shifted", "SKAB")
-TEST = ("MSL", "SMAP")
-# ending of the name of a set whose level changes after the fit
-SHIFTED = " shifted"
-# channels of the shift
-SHIFTED_CHANNELS = 3
-# size of the shift in standard deviations of the train rows
-SHIFT = 10.0
-# smallest standard deviation of a channel that is shifted
-LEAST_DEVIATION = 1e-6
-# rows of a file of SKAB that a detector is fitted to, as its authors do
-SKAB_TRAIN = 400
-# columns of SKAB that are no sensors
-SKAB_LABELS = ("datetime", "anomaly", "changepoint")
+DEVELOPMENT = (*MACHINES, *(f"{name}{SHIFTED}" for name in MACHINES), SKAB)
+TEST = tuple(f"{JOINED}{name}" for name in OF_CHANNELS)
 RULES = ("adaptive", "quantile")
-
-Part = tuple[str, np.ndarray, np.ndarray, np.ndarray]
-
-
-def parts_of(name: str, data_dir: Path | None) -> Iterator[Part]:
-    """Name, train rows, test rows and labels of each part of a set."""
-    if name == "SKAB":
-        yield from skab_files(data_dir)
-        return
-    data = load_anomaly(name.removesuffix(SHIFTED), length=1, data_dir=data_dir, allow_constant=True)
-    train = data.train.numpy().astype(np.float64)
-    test = data.test.numpy().astype(np.float64)
-    if name.endswith(SHIFTED):
-        deviation = train.std(0)
-        varying = np.flatnonzero(deviation > LEAST_DEVIATION)
-        channels = np.random.default_rng(SHIFTED_CHANNELS).choice(varying, SHIFTED_CHANNELS, replace=False)
-        test[:, channels] += SHIFT * deviation[channels]
-    yield name, train, test, data.labels
-
-
-def skab_files(data_dir: Path | None) -> Iterator[Part]:
-    """The files of SKAB with labels."""
-    folder = (data_dir or Path()) / "SKAB"
-    paths = sorted(path for path in folder.glob("*.csv.gz") if not path.name.startswith("anomaly-free"))
-    if not paths:
-        raise ArgumentError("--data-dir", "hold a folder SKAB with its files *.csv.gz", f"none in {folder}")
-    for path in paths:
-        table = pd.read_csv(path, sep=";")
-        labels = table["anomaly"].to_numpy().astype(bool)
-        values = table.drop(columns=[column for column in SKAB_LABELS if column in table]).to_numpy(np.float64)
-        name = path.name.removesuffix(".csv.gz")
-        yield name, values[:SKAB_TRAIN], values[SKAB_TRAIN:], labels[SKAB_TRAIN:]
-
-
-def best_f1(labels: np.ndarray, scores: np.ndarray) -> float:
-    """The best F1 of rows above any threshold."""
-    order = np.argsort(-scores, kind="stable")
-    hits = np.cumsum(labels[order])
-    # rows with equal scores are flagged together
-    ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))
-    return float((2 * hits[ends] / (ends + 1 + labels.sum())).max())
 
 
 def measure(train: np.ndarray, test: np.ndarray, labels: np.ndarray, **options: Any) -> dict[str, Any]:
     """Metrics of both rules on one part of a set; `options` are arguments of the detector."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        detector = AnomalyDetector(device="cpu", **options).fit(pd.DataFrame(train))
-        table = detector.predict(pd.DataFrame(test))
+        table = AnomalyDetector(device="cpu", **options).fit(pd.DataFrame(train)).predict(pd.DataFrame(test))
+    # the same scores: the seed is the same
+    fixed = AnomalyDetector(device="cpu", threshold="quantile", **options).fit(pd.DataFrame(train))
     scores = table["score"].to_numpy()
-    flags = {"adaptive": table["anomaly"].to_numpy() == 1, "quantile": scores > detector.threshold_}
+    flags = {"adaptive": table["anomaly"].to_numpy() == 1, "quantile": scores > fixed.threshold_}
     warned = any("of the rows are flagged" in str(entry.message) for entry in caught)
     result: dict[str, Any] = {
         "rows": len(labels),
@@ -142,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
     head = ("set", "anomalies", "best F1", "rule", "F1", "of best", "precision", "recall", "flagged", "warned")
     rows: list[tuple[str, ...]] = [head]
     for name in args.set or (*DEVELOPMENT, *TEST):
-        parts = [measure(train, test, labels) for _, train, test, labels in parts_of(name, args.data_dir)]
+        parts = [measure(part.train, part.test, part.labels) for part in read_parts(name, args.data_dir)]
         summary = {"role": "development" if name in DEVELOPMENT else "test", **summarise(parts)}
         sets[name] = summary
         for rule in RULES:

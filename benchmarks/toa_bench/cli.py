@@ -241,8 +241,23 @@ _measure_sets(
 _measure_sets(
     "anomaly", "tsb_ad", "VUS-PR of the detector, of its network alone and of baselines, by the rules of TSB-AD."
 )
-_measure_sets(
-    "tables",
-    "user_tables",
-    "Errors and intervals of the forecaster on tables as users have them, beside simple methods.",
-)
+
+
+@bench_app.command(name="tables", cls=Command)
+def user_tables(
+    parts: Annotated[list[str] | None, typer.Option("--part")] = None,
+    datasets: Annotated[list[str] | None, typer.Option("--dataset")] = None,
+    methods: Annotated[list[str] | None, typer.Option("--method")] = None,
+    effort: str = "quick",
+    time_limit: float | None = None,
+    data_dir: Path | None = None,
+    out: Path = Path("runs/tables.jsonl"),
+    detection_out: Path = Path("runs/detection.jsonl"),
+    classification_out: Path = Path("runs/uea.jsonl"),
+) -> None:
+    """Measure what people meet, beside simple methods: forecasts, alarms and classes on public data."""
+    from toa_bench.leaderboards import work_options
+    from toa_bench.user_parts import run_parts
+
+    outs = {"forecasting": out, "detection": detection_out, "classification": classification_out}
+    run_parts(parts, datasets, methods, work_options(effort, time_limit), data_dir, outs)

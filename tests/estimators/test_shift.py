@@ -10,6 +10,7 @@ from tests.support import message
 from toa.estimators import AnomalyDetector
 from toa.estimators.detector_files import restore_detector
 from toa.estimators.shift import NormalLevels, ShareFlagged
+from toa.estimators.thresholds import ThresholdRule, Thresholds
 
 ROWS = 1_200
 FLAGGED = "ignore:.*of the rows are flagged"
@@ -73,6 +74,19 @@ def test_a_shift_in_a_part_of_a_table_raises_the_threshold_there_alone(detector)
     thresholds = detector.fitted_.thresholds.of_rows(detector.scores(values))
     assert thresholds[:2_500] == pytest.approx(detector.threshold_)
     assert thresholds[-2_500:].min() > 1.5 * detector.threshold_
+
+
+def test_the_threshold_of_a_combination_is_limited_by_what_its_scores_mean():
+    # as high as one half of few held-out rows may choose it for the other half
+    high = Thresholds(rows=90.0, stream=4.0)
+    limited = ThresholdRule("adaptive", 0.01).limit(high, held=200)
+    # -log of a share of 1 %, and a tenth more for 200 rows
+    assert limited.rows == pytest.approx(4.605 * 1.1, rel=1e-3)
+    assert limited.stream == 4.0
+    # half of the rows have more than the mean of a score of normal rows
+    assert ThresholdRule("adaptive", 0.5).limit(high, held=200).rows == pytest.approx(1.1)
+    for rule in ("quantile", "extreme value"):
+        assert ThresholdRule(rule, 0.01).limit(high, held=200) == high
 
 
 @pytest.mark.filterwarnings(FLAGGED)

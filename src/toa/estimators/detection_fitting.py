@@ -8,6 +8,7 @@
     score      = replace(methods.score, baselines=…)         # baselines fitted again, to all rows
     normal     = score.of_normal_rows(series, …)             # scores of all rows
     thresholds = higher_thresholds(normal, held, choose)
+    thresholds = settings.threshold.limit(thresholds, …)     # of a combination
     fitted     = FittedDetector(…)                           # frozen
 
 Alphabet: T rows, C channels, S series.
@@ -96,6 +97,8 @@ def fit_detector(panel: Panel, settings: DetectorSettings, ceiling: Ceiling, *, 
         lambda scores: settings.threshold.choose(scores, panel),
         stacklevel=stacklevel + 1,
     )
+    if score.combination is not None:
+        thresholds = settings.threshold.limit(thresholds, sum(map(len, split.held or split.train)))
     return FittedDetector(
         freq=panel.freq,
         day_first=panel.day_first,

@@ -52,7 +52,9 @@ from toa.estimators.thresholds import ADAPTIVE, ThresholdRule
 
 __all__ = ["MODELS", "RESULTS", "AnomalyDetector"]
 
-MODELS = (COMBINED, NETWORK, *SCORERS, f"mahalanobis{MEAN}")
+# baselines whose mean over a window is a model too
+_WITH_MEAN = ("mahalanobis", "pca", "z-score")
+MODELS = (COMBINED, NETWORK, *SCORERS, *(f"{name}{MEAN}" for name in _WITH_MEAN))
 
 
 @dataclass(eq=False, repr=False)
@@ -75,7 +77,7 @@ class AnomalyDetector(Estimator):
     Args:
         model: "auto" for the combination; "toa" for the network alone, whose score is the squared error, scaled by the
             rows of `fit` and averaged over channels and over the windows that contain a row; or the name of one
-            baseline of `toa.estimators.scorers.SCORERS`, such as "pca", or "mahalanobis mean".
+            baseline of `toa.estimators.scorers.SCORERS`, such as "pca", or its mean over a window, such as "pca mean".
         effort: Counted work of `fit`: "quick", or "thorough", which trains the network longer. No clock has a part in
             it.
         time_limit: Largest number of seconds of `fit`; None for none. "auto" leaves the network out, with a warning, if

@@ -8,9 +8,10 @@
 Alphabet: T rows, S series.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -40,6 +41,10 @@ _PIECE = 10
 _FAR_ABOVE = 3.0
 # fewest held-out rows that can show it
 _MANY = 100
+# the limit of a threshold is higher for few held-out rows: by the share that this is of their number
+_FEW_HELD = 20.0
+# mean score of normal rows by a combination
+_MEAN_SCORE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,22 @@ class ThresholdRule:
     def expected(self) -> float | None:
         """Expected share of flagged normal rows; None for a budget."""
         return None if self.rule == "budget" else self.contamination
+
+    def limit(self, thresholds: Thresholds, held: int) -> Thresholds:
+        """The thresholds of a combination, limited by what its scores mean, if the rule is adaptive.
+
+        Such a score is a mean of -log of shares of the held-out rows. So no threshold need be higher than
+
+            -log(contamination) * (1 + 20 / held)
+
+        where `held` is the number of these rows, and the factor allows for the error of few rows. Thresholds from the
+        scores of one half of few rows, by comparison with the other half, are often many times as high, and no
+        anomaly exceeds them.
+        """
+        if self.rule != ADAPTIVE:
+            return thresholds
+        highest = max(_MEAN_SCORE, -math.log(self.contamination)) * (1.0 + _FEW_HELD / held)
+        return replace(thresholds, rows=min(thresholds.rows, highest), stream=min(thresholds.stream, highest))
 
     def add_levels(self, thresholds: Thresholds, normal: NormalScores, longest: int) -> Thresholds:
         """The thresholds with what lets them rise, if the rule is adaptive."""
@@ -214,9 +235,11 @@ def higher_thresholds(
     has_anomalies = _has_anomalies(of_held.rows, normal.rows, held.rows)
     if not has_anomalies and not _has_anomalies(of_held.stream, normal.stream, held.stream):
         return Thresholds(rows=max(of_all.rows, of_held.rows), stream=max(of_all.stream, of_held.stream))
+    share = sum(map(len, held.rows)) / sum(map(len, normal.rows))
     warnings.warn(
-        "the last fifth of the rows scores far higher than expected and may hold anomalies: the threshold is chosen "
-        "from the scores of all rows; fit to normal rows for a threshold that holds for new ones.",
+        f"the last {share:.0%} of the rows, which were held out, score far higher than expected and may hold "
+        "anomalies: the threshold is chosen from the scores of all rows; fit to normal rows for a threshold that holds "
+        "for new ones.",
         stacklevel=stacklevel + 1,
     )
     return of_all
