@@ -42,7 +42,7 @@ _FAR_ABOVE = 3.0
 # fewest held-out rows that can show it
 _MANY = 100
 # the limit of a threshold is higher for few held-out rows: by the share that this is of their number
-_FEW_HELD = 20.0
+_FEW_HELD = 100.0
 # mean score of normal rows by a combination
 _MEAN_SCORE = 1.0
 
@@ -132,7 +132,7 @@ class ThresholdRule:
 
         Such a score is a mean of -log of shares of the held-out rows. So no threshold need be higher than
 
-            -log(contamination) * (1 + 20 / held)
+            -log(contamination) * (1 + 100 / held)
 
         where `held` is the number of these rows, and the factor allows for the error of few rows. Thresholds from the
         scores of one half of few rows, by comparison with the other half, are often many times as high, and no
