@@ -87,6 +87,19 @@ def test_the_threshold_of_a_combination_is_limited_by_what_its_scores_mean():
     assert ThresholdRule("adaptive", 0.5).limit(high, held=200).rows == pytest.approx(1.5)
     for rule in ("quantile", "extreme value"):
         assert ThresholdRule(rule, 0.01).limit(high, held=200) == high
+    assert ThresholdRule("adaptive", 0.01).limit(high, held=49) == high
+
+
+def test_held_out_rows_that_change_their_level_do_not_hide_anomalies():
+    values = rows(1_000, 11)[:, :2]
+    # the second half of the held-out rows varies less than the first
+    values[900:] *= 0.6
+    thresholds = {
+        rule: AnomalyDetector(effort="least", threshold=rule, device="cpu").fit(values).threshold_
+        for rule in ("adaptive", "quantile")
+    }
+    assert thresholds["adaptive"] == pytest.approx(4.605 * 1.5, rel=1e-3)
+    assert thresholds["quantile"] > 1.5 * thresholds["adaptive"]
 
 
 @pytest.mark.filterwarnings(FLAGGED)

@@ -84,10 +84,11 @@ class AnomalyDetector(Estimator):
             it would end later.
         threshold: Rule of the threshold, applied to the scores of held-out rows, by methods that were not fitted to
             them, and to those of all rows of `fit`; the higher threshold counts. "quantile": a share `contamination`
-            is above it. "adaptive": the same, but where the scores of many new rows, hundreds to thousands, have a
-            higher level than those of `fit`, the threshold rises with their median, with a warning. "extreme value":
-            that share is expected, by a generalised Pareto distribution of the highest scores; it may be far below one
-            row. "budget": at most `alarms_per_day` events per day; it needs dates.
+            is above it. "adaptive": the same, but the threshold of the combination is at most what its score means
+            (-log of that share, more for few held-out rows), and where the scores of many new rows, hundreds to
+            thousands, have a higher level than those of `fit`, it rises with their median, with a warning. "extreme
+            value": that share is expected, by a generalised Pareto distribution of the highest scores; it may be far
+            below one row. "budget": at most `alarms_per_day` events per day; it needs dates.
         contamination: Share of new normal rows above the threshold, approximately. With fewer held-out rows than about
             10 / `contamination`, mostly far fewer are, sometimes several times that. Anomalies in them raise it.
         alarms_per_day: Events per day, for the rule "budget" alone, which uses no `contamination`; None is 1.

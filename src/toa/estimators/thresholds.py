@@ -43,6 +43,8 @@ _FAR_ABOVE = 3.0
 _MANY = 100
 # the limit of a threshold is higher for few held-out rows: by the share that this is of their number
 _FEW_HELD = 100.0
+# fewest held-out rows for such a limit: normal rows may differ from fewer ones as much as anomalies do
+_LEAST_HELD = 50
 # mean score of normal rows by a combination
 _MEAN_SCORE = 1.0
 
@@ -136,9 +138,9 @@ class ThresholdRule:
 
         where `held` is the number of these rows, and the factor allows for the error of few rows. Thresholds from the
         scores of one half of few rows, by comparison with the other half, are often many times as high, and no
-        anomaly exceeds them.
+        anomaly exceeds them. Without 50 held-out rows there is no limit.
         """
-        if self.rule != ADAPTIVE:
+        if self.rule != ADAPTIVE or held < _LEAST_HELD:
             return thresholds
         highest = max(_MEAN_SCORE, -math.log(self.contamination)) * (1.0 + _FEW_HELD / held)
         return replace(thresholds, rows=min(thresholds.rows, highest), stream=min(thresholds.stream, highest))
