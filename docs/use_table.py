@@ -26,7 +26,11 @@ def use_table() -> str:
             "softmax, or try both",
             f"{few} % over {len(RECIPE_SETS)} sets: not shown",
         ],
-        ["patches of a series as tokens (PatchTST)", "softmax", f"{patches} % over {len(RECIPE_SETS)} sets: none"],
+        [
+            "patches of a series as tokens (PatchTST)",
+            "softmax",
+            f"{patches} % over {len(RECIPE_SETS)} sets, three with one seed: none",
+        ],
         ["signals to separate, data without end", "TOA-Gated without SOR", f"{synthetic} % less error than softmax"],
         [
             "a file and ten minutes",
