@@ -28,7 +28,7 @@ from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.families import FAMILIES
 from toa.estimators.lag_methods import TREES, fit_trees, history_rows
 from toa.estimators.pretrained_forecasts import forecast_quantiles, interpolate_levels
-from toa.estimators.zero_shot_tables import load_pretrained
+from toa.estimators.zero_shot_tables import load_to_forecast
 from toa.integrations.gift_eval import LEVELS
 from toa.training.metrics import pinball_error, score_forecasts, seasonal_error
 
@@ -184,7 +184,7 @@ def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None,
 
 def _zero_shot(config: Config, windows: Windows) -> tuple[np.ndarray, np.ndarray]:
     """Medians (N * K, P, C) and quantiles (N * K, P, Q, C) of the shipped pretrained model, each column by itself."""
-    model = load_pretrained()
+    model = load_to_forecast(None, torch.device("cpu"))
     histories = [column for values, origin in windows for column in values[:origin].T]
     levels = model.config.quantiles
     forecasts = interpolate_levels(
