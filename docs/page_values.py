@@ -274,6 +274,7 @@ VALUES: Mapping[str, Callable[[], str]] = {
     "uea-test-gain": partial(uea_gain, "`tslib-uea`", "softmax", "`toa-paper`"),
     "whole-cases": whole_cases,
     "demixing-gain": demixing_gain,
+    "demixing-steps-change": demixing_tables.steps_change,
     "demixing-parameters": demixing_parameters,
     "primitive-sizes": primitive_sizes,
     "step-count": steps_measured,
