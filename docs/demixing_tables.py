@@ -30,6 +30,34 @@ def tuned_demixing_errors() -> dict[str, dict[int, float]]:
     return {name: {r["seed"]: r["metrics"]["mse"] for r in records} for name, records in by_system.items()}
 
 
+@functools.cache
+def step_errors() -> dict[str, dict[int, dict[int, float]]]:
+    """Test MSE in the demo's size by system, steps and seed."""
+    errors: dict[str, dict[int, dict[int, float]]] = {}
+    for record in stored_records("demixing/demo-steps.jsonl"):
+        of_system = errors.setdefault(record["name"], {})
+        of_system.setdefault(record["config"]["steps"], {})[record["seed"]] = record["metrics"]["mse"]
+    return errors
+
+
+def steps_table() -> str:
+    """One row per system and number of steps, one column per seed."""
+    seeds = (2024, 2025, 2026)
+    rows = [
+        [name, f"{steps:,}", *(f"{by_seed[seed]:.4f}" if seed in by_seed else "-" for seed in seeds)]
+        for name, by_steps in step_errors().items()
+        for steps, by_seed in sorted(by_steps.items())
+    ]
+    return table(["system", "steps", *map(str, seeds)], rows)
+
+
+def steps_change() -> str:
+    """By how much four times as many steps lower the error of softmax, in percent: least and greatest of the seeds."""
+    few, many = (by_seed for _, by_seed in sorted(step_errors()["softmax"].items()))
+    changes = sorted(100 * (1 - many[seed] / error) for seed, error in few.items())
+    return f"{changes[0]:.0f} to {changes[-1]:.0f}"
+
+
 def demixing_trials() -> str:
     """The trials of demixing, those of a family by their validation error."""
     plan = tomllib.loads((ROOT / "benchmarks" / "demixing-trials.toml").read_text(encoding="utf-8"))
@@ -61,4 +89,5 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "demixing": demixing_table,
     "demixing-toa": partial(demixing_table, tuned=True),
     "demixing-trials": demixing_trials,
+    "demixing-steps": steps_table,
 }

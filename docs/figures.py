@@ -11,12 +11,118 @@ from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.patches import Rectangle
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyBboxPatch, Rectangle
 
 if TYPE_CHECKING:
     import torch
 
 IMAGES = Path(__file__).resolve().parent / "images"
+# colours of a weight or an activation, of an operator, and of an unchanged part
+WEIGHT = "#9dc3e6"
+OPERATOR = "#f4b183"
+PLAIN = "0.93"
+# size of the names in the drawing of the block
+BLOCK_FONT = 9
+
+
+def block() -> None:
+    """A block with operator attention: the block of a backbone, one head of the layer, and an operator in training."""
+    figure, (backbone, head, operator) = plt.subplots(
+        1, 3, figsize=(10, 4.4), width_ratios=(1.5, 4.6, 2.4), layout="constrained"
+    )
+    draw_backbone(backbone)
+    draw_head(head)
+    draw_operator(operator)
+    for axis in (backbone, head, operator):
+        axis.axis("off")
+    save(figure, "block")
+
+
+def draw_box(axis: Axes, x: float, y: float, text: str, color: str, *, width: float = 1.5, height: float = 0.6) -> None:
+    """A box with a name around a point."""
+    corner = (x - width / 2, y - height / 2)
+    shape = "round,pad=0.02,rounding_size=0.08"
+    axis.add_patch(FancyBboxPatch(corner, width, height, boxstyle=shape, facecolor=color, edgecolor="0.3"))
+    axis.text(x, y, text, ha="center", va="center", fontsize=BLOCK_FONT)
+
+
+def draw_arrow(axis: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """An arrow between two points."""
+    axis.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": "0.25", "shrinkA": 0, "shrinkB": 0})
+
+
+def draw_backbone(axis: Axes) -> None:
+    """Tokens pass the attention and the feed-forward network, each with a shortcut and a norm."""
+    axis.set(xlim=(-1.5, 1.2), ylim=(-0.6, 6.4))
+    axis.set_title("block of a backbone", fontsize=BLOCK_FONT + 1)
+    parts = (
+        (0.0, "tokens", PLAIN),
+        (1.5, "operator\nattention", OPERATOR),
+        (2.8, "add, norm", PLAIN),
+        (4.1, "feed-forward", PLAIN),
+        (5.4, "add, norm", PLAIN),
+    )
+    for y, text, color in parts:
+        draw_box(axis, 0.0, y, text, color, height=0.8 if "\n" in text else 0.6)
+    for low, high in ((0.32, 1.08), (1.92, 2.48), (3.12, 3.78), (4.42, 5.08), (5.72, 6.3)):
+        draw_arrow(axis, (0.0, low), (0.0, high))
+    # shortcuts
+    for low, high in ((0.65, 2.8), (3.4, 5.4)):
+        axis.plot((0.0, -1.2, -1.2), (low, low, high), color="0.25", linewidth=1)
+        draw_arrow(axis, (-1.2, high), (-0.77, high))
+
+
+def draw_head(axis: Axes) -> None:
+    """The path of one head: scores, their operator, the activation, the operator of the values, the output."""
+    axis.set(xlim=(-0.9, 8.3), ylim=(-0.6, 6.4))
+    axis.set_title("one head of operator attention", fontsize=BLOCK_FONT + 1)
+    draw_box(axis, 3.7, 0.0, "tokens H", PLAIN)
+    weights = ((0.4, "Q = H W_Q"), (3.7, "K = H W_K"), (7.0, "V = H W_V"))
+    for x, text in weights:
+        draw_box(axis, x, 1.2, text, WEIGHT, width=1.8)
+        draw_arrow(axis, (3.7 + 0.5 * np.sign(x - 3.7), 0.32), (x, 0.88))
+    draw_box(axis, 2.0, 2.4, "scores A = Q Kᵀ", PLAIN, width=2.6)
+    for x in (0.4, 3.7):
+        draw_arrow(axis, (x, 1.52), (2.0 + 0.8 * np.sign(x - 2.0), 2.08))
+    draw_box(axis, 2.0, 3.4, "A S1", OPERATOR)
+    draw_box(axis, 2.0, 4.4, "act: softmax, ReLU\nor gated", WEIGHT, width=2.6, height=0.75)
+    draw_box(axis, 7.0, 3.4, "S2 V", OPERATOR)
+    draw_box(axis, 4.5, 5.4, "act(A S1) S2 V", PLAIN, width=2.6)
+    draw_arrow(axis, (2.0, 2.72), (2.0, 3.08))
+    draw_arrow(axis, (2.0, 3.72), (2.0, 4.0))
+    draw_arrow(axis, (7.0, 1.52), (7.0, 3.08))
+    draw_arrow(axis, (2.4, 4.8), (3.8, 5.08))
+    draw_arrow(axis, (7.0, 3.72), (5.2, 5.08))
+    draw_arrow(axis, (4.5, 5.72), (4.5, 6.3))
+    axis.text(4.7, 6.1, "heads joined, times W_O", fontsize=BLOCK_FONT - 1)
+    notes = ((3.4, "ReLU and gated:\na normaliser"), (4.4, "gated: a second\nQ, K and S1"))
+    for y, text in notes:
+        axis.text(0.5, y, text, fontsize=BLOCK_FONT - 1, style="italic", ha="right", va="center")
+
+
+def draw_operator(axis: Axes) -> None:
+    """S = I + M as three matrices, and in training M with entries dropped."""
+    axis.set(xlim=(-0.4, 7.0), ylim=(-0.6, 6.4), aspect="equal")
+    axis.set_title("an operator, S = I + M", fontsize=BLOCK_FONT + 1)
+    place = np.arange(8)
+    distance = place[:, None] - place
+    offset = 0.6 * np.exp(-np.abs(distance) / 3) * np.cos(1.3 * distance + 0.8)
+    kept = np.random.default_rng(1).random(offset.shape) >= 0.5
+    rows = (
+        (3.9, "in evaluation", offset),
+        (0.5, "in training (SOR): entries of M dropped,\nthe rest divided by 1 - p", offset * kept / 0.5),
+    )
+    limit = 1.3
+    for y, title, part in rows:
+        for x, matrix in ((0.0, np.eye(8)), (2.4, part), (4.8, np.eye(8) + part)):
+            axis.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, extent=(x, x + 1.8, y, y + 1.8))
+            axis.add_patch(Rectangle((x, y), 1.8, 1.8, fill=False, edgecolor="0.3", linewidth=0.8))
+        for x, sign in ((2.1, "+"), (4.5, "=")):
+            axis.text(x, y + 0.9, sign, ha="center", va="center", fontsize=BLOCK_FONT + 2)
+        axis.text(0.0, y - 0.15, title, va="top", fontsize=BLOCK_FONT - 1)
+    # pictures change the limits
+    axis.set(xlim=(-0.4, 7.0), ylim=(-0.6, 6.4))
 
 
 def identity() -> None:
@@ -172,6 +278,7 @@ def save(figure: plt.Figure, name: str, *, dpi: int = 110) -> None:
 
 
 if __name__ == "__main__":
+    block()
     identity()
     normalisers()
     regularisation()

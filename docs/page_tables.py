@@ -20,6 +20,7 @@ import detection_tables
 import forecasting_tables
 import leaderboard_tables
 import many_channels_tables
+import paper_tables
 import performance_tables
 import properties_tables
 import reliability_tables
@@ -41,6 +42,7 @@ MODULES = (
     forecasting_tables,
     leaderboard_tables,
     many_channels_tables,
+    paper_tables,
     performance_tables,
     properties_tables,
     reliability_tables,

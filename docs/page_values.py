@@ -79,6 +79,36 @@ def uea_network() -> str:
     return f"{sum(record['weights'].get('toa', 0.0) > 0 for record in records)} of the {len(records)}"
 
 
+@cache
+def uea_differences() -> dict[str, float]:
+    """Points by which the classifier is ahead of MultiRocketHydra, by set, the largest first."""
+    accuracies = classification_tables.uea_accuracies()
+    points = {name: 100 * (by_method["toa"] - by_method["multirocket-hydra"]) for name, by_method in accuracies.items()}
+    return dict(sorted(points.items(), key=lambda pair: -pair[1]))
+
+
+def uea_largest() -> str:
+    """The two sets with the largest difference, with their test cases."""
+    from toa.data import CLASSIFICATION_SETS
+
+    first, second = list(uea_differences())[:2]
+    sizes = [CLASSIFICATION_SETS[name].test for name in (first, second)]
+    return f"{first} ({sizes[0]} test cases) and {second} ({sizes[1]})"
+
+
+def uea_two_sets() -> str:
+    """Their part of the mean difference, in points."""
+    points = list(uea_differences().values())
+    return f"{sum(points[:2]) / len(points):.1f} of these {statistics.fmean(points):.1f}"
+
+
+def uea_count(sign: int) -> int:
+    """Sets on which the classifier is better (1), or equal (0)."""
+    # accuracies of the same cases are equal, or differ by at least one case
+    small = 1e-6
+    return sum((point > small) - (point < -small) == sign for point in uea_differences().values())
+
+
 def uea_gain(line: str, variant: str, base_line: str) -> str:
     """Gain of a variant in one line of the accuracies over softmax in another line, in points."""
     lines = classification_tables.accuracy_lines()
@@ -232,12 +262,19 @@ VALUES: Mapping[str, Callable[[], str]] = {
     "repeats-equal": partial(repeated_equal, "classify"),
     "repeats-largest": partial(repeated_largest, "patchtst", "itransformer", "two-axis"),
     **UEA_VALUES,
+    "uea-rival": partial(uea_mean, "multirocket-hydra"),
+    "uea-largest": uea_largest,
+    "uea-two-sets": uea_two_sets,
+    "uea-median": lambda: f"{statistics.median(uea_differences().values()):.1f}",
+    "uea-better": lambda: f"{uea_count(1)} of the {len(uea_differences())}",
+    "uea-equal": lambda: str(uea_count(0)),
     "uea-sets": lambda: str(len(classification_tables.uea_accuracies())),
     "uea-network": uea_network,
     "uea-published-gain": partial(uea_gain, "published", "toa-relu", "published"),
     "uea-test-gain": partial(uea_gain, "`tslib-uea`", "softmax", "`toa-paper`"),
     "whole-cases": whole_cases,
     "demixing-gain": demixing_gain,
+    "demixing-steps-change": demixing_tables.steps_change,
     "demixing-parameters": demixing_parameters,
     "primitive-sizes": primitive_sizes,
     "step-count": steps_measured,

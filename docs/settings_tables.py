@@ -1,11 +1,13 @@
 """Tables of the paper's settings beside ours, from `src/toa_paper/settings.toml` and the protocols."""
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from performance_tables import table
 from toa_paper.settings import (
     Departure,
     Difference,
+    PaperRun,
     Stated,
     Where,
     differences,
@@ -18,7 +20,7 @@ from toa_paper.settings import (
 
 _PEMS = ("PEMS03", "PEMS04", "PEMS07", "PEMS08")
 # tasks by table of the paper
-_TASKS = {
+TASKS = {
     "demixing": "demixing",
     "forecast-full": "forecasting",
     "pems-full": "PEMS",
@@ -79,21 +81,31 @@ def joined(sets: Iterable[str]) -> list[str]:
 def settings_table() -> str:
     """Every setting that the paper states: where it states it, for what, its value, and ours."""
     settings = paper_settings()
-    runs = [(run, stated_values(run)) for run in paper_runs()]
     rows = []
     for entry in settings.stated:
-        held = [run for run, stated in runs if stated.get(entry.key) is entry]
-        departing = {one.run.names for one in differences() if one.key == entry.key}
-        different = sum(run.names in departing for run in held)
+        different, held = count_departures(entry)
         source = settings.sections.get(entry.source) or entry.source
-        same = "yes" if not different else f"no, in {different} of {len(held)} runs"
+        same = "yes" if not different else f"no, in {different} of {held} runs"
         rows.append([f"`{entry.key}`", about_runs(entry), entry.text, source, same])
     return table(["setting", "of", "value", "stated in", "the same here"], rows, left=5)
 
 
+@functools.cache
+def stated_by_run() -> tuple[tuple[PaperRun, Mapping[str, Stated]], ...]:
+    """What is stated for each run of the paper."""
+    return tuple((run, stated_values(run)) for run in paper_runs())
+
+
+def count_departures(entry: Stated) -> tuple[int, int]:
+    """How many runs depart from a stated setting, and for how many it is stated."""
+    held = [run for run, stated in stated_by_run() if stated.get(entry.key) is entry]
+    departing = {one.run.names for one in differences() if one.key == entry.key}
+    return sum(run.names in departing for run in held), len(held)
+
+
 def about_runs(entry: Stated) -> str:
     """What an entry is about, in words."""
-    tasks = list(dict.fromkeys(_TASKS[name] for name in entry.tables))
+    tasks = list(dict.fromkeys(TASKS[name] for name in entry.tables))
     parts = [", ".join(part) for part in (tasks, entry.backbones, joined(entry.datasets), entry.attentions) if part]
     return "; ".join(parts) or "all"
 

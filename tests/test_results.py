@@ -40,7 +40,7 @@ from toa.experiments.protocols import load_protocol, resolve
 from toa.experiments.records import config_hash
 from toa.models import BACKBONES
 from toa.nn import ReversibleInstanceNorm
-from toa_bench import gift_eval
+from toa_bench.submissions import write_submissions
 from toa_paper.report.evidence import unclean
 
 
@@ -466,15 +466,13 @@ def test_three_published_columns_are_whole_numbers_of_cases():
     assert {variant for variant, count in counts.items() if count == 28} == {"toa-relu", "toa-relu-nosor", "toa-gated"}
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "table", "row"),
-    [("gift-eval", "all_results", gift_eval.gift_eval_row), ("fev", "fev", gift_eval.fev_row)],
-)
-def test_the_tables_in_the_format_of_leaderboards_are_the_records(benchmark, table, row):
-    records = [record for record in stored_records(f"leaderboards/{benchmark}.jsonl") if record["method"] == "toa"]
-    rows = [{name: str(cell) for name, cell in row(record).items()} for record in records]
-    with (RESULTS / "leaderboards" / f"{table}.csv").open(encoding="utf-8", newline="") as file:
-        assert list(csv.DictReader(file)) == rows
+def test_the_files_for_leaderboards_are_made_of_the_records(tmp_path):
+    stored = RESULTS / "leaderboards" / "submissions"
+    written = write_submissions(RESULTS, tmp_path)
+    for path in written:
+        name = path.relative_to(tmp_path)
+        assert path.read_text(encoding="utf-8") == (stored / name).read_text(encoding="utf-8"), name
+    assert len([path for path in stored.rglob("*") if path.is_file()]) == len(written)
 
 
 def mase_of(*files: str) -> dict[str, dict[str, float]]:

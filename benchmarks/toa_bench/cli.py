@@ -198,6 +198,28 @@ def m3(
     run_leaderboard("m3", M3, methods, work_options(effort, time_limit), data_dir, out, earlier=earlier)
 
 
+@bench_app.command(name="headline", cls=Command)
+def headline(results: Path = Path("results")) -> None:
+    """The headline numbers of the README, derived from stored records without a GPU or data."""
+    from toa_bench.headline import headlines
+
+    console = make_console()
+    for line in headlines(results):
+        console.print(f"{line.data}: {line.measured}", soft_wrap=True, highlight=False)
+        console.print(f"    from {', '.join(line.files)}", soft_wrap=True, highlight=False)
+
+
+@bench_app.command(name="submissions", cls=Command)
+def submissions(results: Path = Path("results"), out: Path = Path("runs/submissions")) -> None:
+    """Write files for GIFT-Eval, fev-bench and TSB-AD from stored records, in their formats."""
+    from toa._files import check_writable
+    from toa_bench.submissions import write_submissions
+
+    check_writable(out)
+    for path in write_submissions(results, out):
+        typer.echo(f"written: {path}")
+
+
 @bench_app.command(name="scale", cls=Command)
 def scale(
     series: list[int] | None = None,

@@ -28,7 +28,7 @@ from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.families import FAMILIES
 from toa.estimators.lag_methods import TREES, fit_trees, history_rows
 from toa.estimators.pretrained_forecasts import forecast_quantiles, interpolate_levels
-from toa.estimators.zero_shot_tables import load_pretrained
+from toa.estimators.zero_shot_tables import load_to_forecast
 from toa.integrations.gift_eval import LEVELS
 from toa.training.metrics import pinball_error, score_forecasts, seasonal_error
 
@@ -43,6 +43,9 @@ METHODS = ("toa", "toa-network", TREES, *BASELINES, *_LEFT_OUT, ZERO_SHOT)
 SCORES = {"MSE[mean]": "mse", "MSE[0.5]": "mse", "MAE[0.5]": "mae", "MASE[0.5]": "mase", "MAPE[0.5]": "mape"}
 SCORES |= {"sMAPE[0.5]": "smape", "MSIS": "msis", "RMSE[mean]": "rmse", "NRMSE[mean]": "nrmse", "ND[0.5]": "wape"}
 SCORES |= {"mean_weighted_sum_quantile_loss": "wql"}
+# series and columns of fev's task ETT_1H
+FEV_ITEMS = 2
+FEV_TARGETS = ("HUFL", "HULL", "LUFL", "LULL", "MUFL", "MULL", "OT")
 DOMAINS = {"ett1": ("Energy", 7), "hospital": ("Healthcare", 1)}
 # probability outside the interval of MSIS
 _OUTSIDE = 0.05
@@ -184,7 +187,7 @@ def evaluate(config: Config, method: str, *, data_dir: str | Path | None = None,
 
 def _zero_shot(config: Config, windows: Windows) -> tuple[np.ndarray, np.ndarray]:
     """Medians (N * K, P, C) and quantiles (N * K, P, Q, C) of the shipped pretrained model, each column by itself."""
-    model = load_pretrained()
+    model = load_to_forecast(None, torch.device("cpu"))
     histories = [column for values, origin in windows for column in values[:origin].T]
     levels = model.config.quantiles
     forecasts = interpolate_levels(
@@ -248,7 +251,7 @@ def fev_row(record: Mapping[str, Any]) -> dict[str, Any]:
     shift = ETT_1H.windows * ETT_1H.horizon
     return {
         "model_name": record["method"],
-        "dataset_path": "fev_datasets",
+        "dataset_path": "autogluon/fev_datasets",
         "dataset_config": ETT_1H.name,
         "horizon": ETT_1H.horizon,
         "num_windows": ETT_1H.windows,
@@ -262,7 +265,7 @@ def fev_row(record: Mapping[str, Any]) -> dict[str, Any]:
         "quantile_levels": str(list(LEVELS)),
         "id_column": "id",
         "timestamp_column": "timestamp",
-        "target": "['HUFL', 'HULL', 'LUFL', 'LULL', 'MUFL', 'MULL', 'OT']",
+        "target": str(list(FEV_TARGETS)),
         "generate_univariate_targets_from": "",
         "known_dynamic_columns": "[]",
         "past_dynamic_columns": "[]",
@@ -271,6 +274,7 @@ def fev_row(record: Mapping[str, Any]) -> dict[str, Any]:
         "test_error": metrics["sql"],
         "training_time_s": record["fit_s"],
         "inference_time_s": record["predict_s"],
+        "num_forecasts": ETT_1H.windows * FEV_ITEMS * len(FEV_TARGETS),
         "dataset_fingerprint": "",
         "trained_on_this_dataset": False,
         "fev_version": "",

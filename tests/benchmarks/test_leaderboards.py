@@ -9,7 +9,6 @@ from tests.support import message
 from tests.training.pretraining_cases import tiny_model
 from toa.data import DatasetNotFoundError
 from toa.estimators.families import FAMILIES
-from toa.estimators.zero_shot_tables import _load_once
 from toa.integrations import fev
 from toa.integrations.gift_eval import LEVELS, GiftEvalPredictor
 from toa.models import pretrained
@@ -172,14 +171,10 @@ def test_the_pretrained_model_is_scored_without_a_fit_and_can_be_left_out(tmp_pa
         evaluate(small(), "toa-zero-shot")
     model = tiny_model()
     model.save_pretrained(tmp_path / pretrained.DEFAULT_NAME)
-    _load_once.cache_clear()
-    try:
-        config = small()
-        found = evaluate(config, "toa-zero-shot")
-        assert found["metrics"]["mase"] > 0
-        assert found["metrics"]["wql"] > 0
-        options: dict[str, Any] = {"effort": "least", "backbone": "dlinear", "epochs": 1}
-        assert "pretrained" not in evaluate(config, "toa-without-pretrained", **options)["weights"]
-        assert "pretrained" in FAMILIES
-    finally:
-        _load_once.cache_clear()
+    config = small()
+    found = evaluate(config, "toa-zero-shot")
+    assert found["metrics"]["mase"] > 0
+    assert found["metrics"]["wql"] > 0
+    options: dict[str, Any] = {"effort": "least", "backbone": "dlinear", "epochs": 1}
+    assert "pretrained" not in evaluate(config, "toa-without-pretrained", **options)["weights"]
+    assert "pretrained" in FAMILIES

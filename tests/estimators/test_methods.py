@@ -70,6 +70,8 @@ def test_a_registered_family_is_weighted_fitted_again_saved_and_loaded(tmp_path,
     for name, level in (("load", 100.0), ("heat", -3.0)):
         table[name] = level + random.normal(size=200)
     with mock.patch.dict(FAMILIES):
+        # the pretrained model is nearly as good on series without any order
+        del FAMILIES["pretrained"]
         FAMILIES.register("means")(MeanFamily(reads_panel))
         model = Forecaster(6, season=12, effort="least", interval=0.5).fit(table)
         assert model.weights_["mean"] > 0.1

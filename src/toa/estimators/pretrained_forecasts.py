@@ -145,7 +145,7 @@ def _forecast_context(model: PretrainedForecaster, context: History, steps: int,
     middle = values.sum(1, keepdims=True) / count
     unit = np.abs(np.where(observed, values - middle, 0.0)).max(1, keepdims=True)
     unit = np.where(unit > 0.0, unit, 1.0)
-    inputs = torch.from_numpy(np.where(observed, (values - middle) / unit, np.nan)).float().to(model.future.device)
+    inputs = torch.from_numpy(np.where(observed, (values - middle) / unit, np.nan)).to(model.future)
     with torch.inference_mode():
         quantiles = forecast_in_passes(model, inputs, steps)
         if flip:
@@ -159,7 +159,7 @@ def forecast_in_passes(model: PretrainedForecaster, context: Tensor, steps: int)
     quantiles: Tensor = model(context, min(steps, longest))
     count = quantiles.shape[2]
     # places of the levels among Q * Q values in increasing order
-    places = torch.tensor(model.config.quantiles, device=quantiles.device) * (count**2 - 1)
+    places = quantiles.new_tensor(model.config.quantiles) * (count**2 - 1)
     low = places.floor().long()
     while quantiles.shape[1] < steps:
         # the context followed by each of the quantiles so far, (N * Q, L + P)

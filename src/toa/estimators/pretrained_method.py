@@ -1,7 +1,7 @@
 """The pretrained model as one of the methods of a forecaster; nothing is fitted.
 
 It is a candidate only where its weights are part of the package. A saved forecaster holds the weights, so that it gives
-the same forecasts in another version.
+the same forecasts in another version. It forecasts on the CPU, also beside networks on a GPU.
 
 Alphabet: N histories, P horizon.
 """
@@ -18,7 +18,7 @@ from toa.estimators.lag_methods import history_rows
 from toa.estimators.methods import Family, FittedMethod, ForecastRows, Histories, Method, Training
 from toa.estimators.pretrained_forecasts import forecast_quantiles, longest_horizon, stored_options
 from toa.estimators.settings import ForecastSettings
-from toa.estimators.zero_shot_tables import load_pretrained
+from toa.estimators.zero_shot_tables import load_to_forecast, on_device
 from toa.models.pretrained import DEFAULT_NAME, PretrainedForecaster, load_weights, shipped_names
 
 # how the method is named
@@ -31,13 +31,14 @@ class PretrainedMethod:
 
     def fit(self, training: Training) -> "FittedPretrained | None":
         """See `Method`; None for a horizon that is too long for the model."""
-        model = load_pretrained()
+        model = load_to_forecast(None, torch.device("cpu"))
         if training.horizon > longest_horizon(model):
             return None
         return FittedPretrained(model, training.season, training.horizon)
 
-    def seconds(self, ceiling: Ceiling) -> None:
-        """It has nothing to fit."""
+    def seconds(self, ceiling: Ceiling) -> float:
+        """The time so far: all methods are fitted again, to all rows."""
+        return ceiling.passed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +83,7 @@ class Pretrained(Family):
             return {}, None
         weights = {name: value.detach().cpu() for name, value in method.model.state_dict().items()}
         halves = {name: value.bfloat16() for name, value in weights.items()}
-        exact = all(torch.equal(halves[name].float(), value) for name, value in weights.items())
+        exact = all(torch.equal(halves[name].to(value.dtype), value) for name, value in weights.items())
         inference = stored_options(method.model).to_json()
         return halves if exact else weights, {"config": method.model.config.to_json(), "inference": inference}
 
@@ -94,4 +95,4 @@ class Pretrained(Family):
         model = load_weights(facts["config"], tensors, "the pretrained model", facts=inference)
         # options that are wrong raise here, not in the first forecast
         stored_options(model)
-        return {PRETRAINED: FittedPretrained(model, season, horizon)}
+        return {PRETRAINED: FittedPretrained(on_device(model, torch.device("cpu")), season, horizon)}

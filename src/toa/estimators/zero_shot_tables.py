@@ -30,7 +30,7 @@ from toa.estimators.pretrained_forecasts import (
     interpolate_levels,
 )
 from toa.estimators.units import find_counts
-from toa.models.pretrained import DEFAULT_NAME, PretrainedForecaster, model_to_fill, shipped_names
+from toa.models.pretrained import DEFAULT_NAME, PretrainedForecaster, find_pretrained, model_to_fill, shipped_names
 from toa.training.distributed import resolve_device
 from toa.training.pretraining import Pretraining, PretrainingConfig
 
@@ -104,8 +104,15 @@ def zero_shot(
     Raises:
         ValueError: If data cannot be read, the horizon or the interval is too large, or there are no weights.
     """
-    source = {"id": id, "time": time, "values": values, "freq": freq, "day_first": day_first, "time_zone": time_zone}
-    source["missing_values"] = missing_values
+    source: dict[str, Any] = {
+        "id": id,
+        "time": time,
+        "values": values,
+        "freq": freq,
+        "day_first": day_first,
+        "time_zone": time_zone,
+        "missing_values": missing_values,
+    }
     return forecast_table(
         data,
         horizon,
@@ -134,7 +141,7 @@ def forecast_table(
     """See `zero_shot`; `source` has the arguments of `toa.data.read_panel`."""
     if season is not None:
         check_count("season", season, 1)
-    forecaster = load_pretrained(model)
+    forecaster = load_to_forecast(model, resolve_device(device))
     check_horizon(forecaster, horizon)
     levels = _levels(interval, quantiles)
     # before the data are read
@@ -143,7 +150,6 @@ def forecast_table(
     columns = panel.columns
     names = forecast_names(columns, quantiles, interval is not None)
     check_results(panel, names if panel.time_column else ["step", *names])
-    forecaster = forecaster.to(resolve_device(device))
     steps = choose_season(season, season_of(panel.freq), panel.histories(columns))
     trained = forecast_quantiles(forecaster, series_of(panel), horizon, season=steps, options=options)
     forecasts = interpolate_levels(trained, forecaster.config.quantiles, levels)  # (N, P, levels)
@@ -199,23 +205,51 @@ def load_pretrained(model: Model = None) -> PretrainedForecaster:
     """
     if isinstance(model, PretrainedForecaster):
         return model
-    if model is None:
-        if DEFAULT_NAME not in shipped_names():
-            raise ArgumentError(
-                "model",
-                "be given, because no weights are part of this version of toa",
-                None,
-                "name a folder that save_pretrained wrote, or use toa.Forecaster",
-            )
-        return _load_once(DEFAULT_NAME)
-    if str(model) in shipped_names():
-        return _load_once(str(model))
-    return PretrainedForecaster.from_pretrained(model)
+    folder, shipped = _find_folder(model)
+    return _load_once(folder) if shipped else PretrainedForecaster.from_pretrained(folder)
+
+
+def load_to_forecast(model: Model, device: torch.device) -> PretrainedForecaster:
+    """A copy of a model on a device, see `on_device`; shipped ones are copied once."""
+    if isinstance(model, PretrainedForecaster):
+        return on_device(model, device)
+    folder, shipped = _find_folder(model)
+    return _copy_once(folder, device) if shipped else on_device(PretrainedForecaster.from_pretrained(folder), device)
+
+
+def on_device(model: PretrainedForecaster, device: torch.device) -> PretrainedForecaster:
+    """A copy on a device; in float64 on a CPU, so that a forecast does not depend on the series computed with it."""
+    copy = model_to_fill(model.config, facts=model.facts)
+    copy.load_state_dict(model.state_dict())
+    return copy.eval().to(device, torch.float64 if device.type == "cpu" else torch.float32)
+
+
+def _find_folder(model: str | Path | None) -> tuple[Path, bool]:
+    """The folder of a model, and whether it is part of this version.
+
+    Raises:
+        ValueError: If no model is named, and none is part of this version.
+    """
+    names = shipped_names()
+    if model is None and DEFAULT_NAME not in names:
+        raise ArgumentError(
+            "model",
+            "be given, because no weights are part of this version of toa",
+            None,
+            "name a folder that save_pretrained wrote, or use toa.Forecaster",
+        )
+    name = DEFAULT_NAME if model is None else str(model)
+    return find_pretrained(name), name in names
 
 
 @functools.cache
-def _load_once(name: str) -> PretrainedForecaster:
-    return PretrainedForecaster.from_pretrained(name)
+def _load_once(folder: Path) -> PretrainedForecaster:
+    return PretrainedForecaster.from_pretrained(folder)
+
+
+@functools.cache
+def _copy_once(folder: Path, device: torch.device) -> PretrainedForecaster:
+    return on_device(_load_once(folder), device)
 
 
 def fine_tune(

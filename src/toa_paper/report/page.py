@@ -19,6 +19,9 @@ from toa_paper.report.findings import found_parts
 from toa_paper.report.paper import PaperReport
 from toa_paper.tables import TABLES
 
+# the page with every item of the paper, from the folder of the stored report
+_ITEMS = "../../docs/paper.md"
+
 
 def write_report(report: PaperReport, out: Path) -> list[Path]:
     """Write index.html, report.md, summary.md and the diagrams of report.md; returns their paths."""
@@ -26,7 +29,9 @@ def write_report(report: PaperReport, out: Path) -> list[Path]:
     body = (folder / "paper.html").read_text(encoding="utf-8")
     scripts = (*PAGE_SCRIPTS, folder / "paper.js")
     written = {"index.html": assemble("The paper, reproduced", body, scripts, page_data(report, out))}
-    texts = {"report.md": paper_text.full_text(report), "summary.md": paper_text.summary(report)}
+    # the report of the repository links to the page beside it
+    items = f"[docs/paper.md]({_ITEMS})" if (out / _ITEMS).is_file() else "`docs/paper.md`"
+    texts = {"report.md": paper_text.full_text(report, items), "summary.md": paper_text.summary(report, items)}
     written |= {name: ("\n".join(lines).rstrip() + "\n").encode() for name, lines in texts.items()}
     written |= {contest.file: contest.diagram.encode() for contest in report.contests if contest.diagram}
     for name, content in written.items():

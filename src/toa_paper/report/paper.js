@@ -159,7 +159,7 @@ unpack($("data").textContent).then((data) => {
   else $("regimes").hidden = true;
   plain($("summary-table"), data.summary, "Status of each table");
   if (data.recipes.length) {
-    plain($("recipes-table"), data.recipes[0], "Recipes side by side", 2);
+    plain($("recipes-table"), data.recipes[0], "Recipes side by side", 3);
     plain($("ablation-table"), data.recipes[1], "SOR and operators under toa", 3);
   } else $("recipes").hidden = true;
   if (data.signed.length) plain($("signed-table"), data.signed, "Signed attentions", 2);

@@ -26,19 +26,24 @@ _TOLERANCES = {"mse": 0.005, "accuracy": 0.015}
 # protocols of the library and of the authors that the paper follows: how they differ from `toa-paper`, and the systems
 # to count; under `duet-unified-96` not all variants of TOA were run
 _PEERS = {
-    "tslib-uea": ("where TEST is scaled by its own statistics and chooses the epoch", ("softmax", "test")),
+    "tslib-uea": ("where TEST is scaled by its own statistics and chooses the epoch", ("softmax", "variants")),
     "duet-unified-96": ("with the authors' loss, optimizer and learning rates, most cells with one seed", ("softmax",)),
 }
 
 
-def summary(report: PaperReport) -> list[str]:
-    """What was found, the progress of the reproduction, and how our numbers compare."""
+def summary(report: PaperReport, items: str = "`docs/paper.md`") -> list[str]:
+    """What was found, the progress of the reproduction, and how our numbers compare.
+
+    Args:
+        items: The page with every item of the paper: its name, or a link to it.
+    """
     lines = []
     for title, sentences in found_parts(report).items():
         lines += [f"## {title}", "", *(f"- {sentence}" for sentence in sentences), ""]
         if title == "What was found":
             lines += ["## By regime", "", TEXTS["paper"]["regimes"], "", *markdown_table(regimes(report), left=7), ""]
-    return [*lines, "## Progress", "", progress_line(report), "", *markdown_table(status_table(report)), ""]
+    lines += ["## Progress", "", progress_line(report), "", *markdown_table(status_table(report)), ""]
+    return [*lines, "## Item by item", "", TEXTS["paper"]["items"].format(items=items), ""]
 
 
 def regimes(report: PaperReport) -> Table:
@@ -53,7 +58,7 @@ def progress_line(report: PaperReport) -> str:
     runs = {run.where for entry in report.entries for run in entry.runs}
     words = f"{measured:,} of {len(own_entries):,} published numbers are measured here, from {len(runs):,} records. "
     words += _gaps(own_entries)
-    if near := _near(own_entries, "softmax", "validation", "test"):
+    if near := _near(own_entries, "softmax", "validation", "variants"):
         words += f"Cells at most 0.005 (MSE) or 1.5 points (accuracy) worse than published: {near}. "
     replaced: dict[PublishedNumber, Entry] = {}
     for protocol, (about, systems) in _PEERS.items():
@@ -74,15 +79,15 @@ def progress_line(report: PaperReport) -> str:
 def _near(entries: Sequence[Entry], *systems: str) -> str:
     """How many cells of each system are at most a little worse than published; "" if none can be compared."""
     found = {system: _count_near(entries, system) for system in systems}
-    titles = {"softmax": "softmax", "validation": "TOA chosen by validation", "test": "TOA chosen by test"}
+    titles = {"softmax": "softmax", "validation": "TOA chosen by validation", "variants": "all variants of TOA"}
     return "; ".join(f"{titles[system]} {counts}" for system, counts in found.items() if counts)
 
 
 def _count_near(entries: Iterable[Entry], system: str) -> str:
     """The count of `_near` in all and by backbone; "" if no cell can be compared.
 
-    `system` is "softmax", or TOA by the metric that chooses our variant, "validation" or "test"; TOA is compared with
-    the best published variant.
+    `system` is "softmax", "variants", all variants of TOA, or "validation", the variant of TOA with our best validation
+    metric in each cell. Each is compared with the published number of the same variant.
     """
     cells: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
@@ -92,21 +97,32 @@ def _count_near(entries: Iterable[Entry], system: str) -> str:
             key = (number.table, number.backbone, number.dataset, number.horizon, number.metric)
             cells.setdefault(key, []).append(entry)
     near: dict[str, list[bool]] = {}
-    for (table, backbone, *_, metric), cell in cells.items():
-        best = min if lower_is_better(metric) else max
-        seeds = [entry.validation if system == "validation" else entry.values for entry in cell]
-        if not all(seeds):
-            continue
-        scores = [fmean(values.values()) for values in seeds]
-        ours = cell[scores.index(best(scores))].mean or 0.0
-        theirs = best(entry.number.value for entry in cell)
-        worse = ours - theirs if lower_is_better(metric) else theirs - ours
-        near.setdefault(table if table == "classification" else backbone, []).append(worse <= _TOLERANCES[metric])
+    for (table, backbone, *_), cell in cells.items():
+        compared = _preferred_entries(cell) if system == "validation" else cell
+        label = table if table == "classification" else backbone
+        if compared:
+            near.setdefault(label, []).extend(_is_near(entry) for entry in compared)
     parts = ", ".join(f"{label} {sum(group)} of {len(group)}" for label, group in sorted(near.items()))
     total = f"{sum(map(sum, near.values()))} of {sum(map(len, near.values()))}"
     if not near:
         return ""
     return f"{total} ({parts})" if len(near) > 1 else total
+
+
+def _preferred_entries(cell: Sequence[Entry]) -> Sequence[Entry]:
+    """The entry of a cell with the best validation metric; none if a record states no such metric."""
+    if not all(entry.validation for entry in cell):
+        return ()
+    best = min if lower_is_better(cell[0].number.metric) else max
+    return (best(cell, key=lambda entry: fmean(entry.validation.values())),)
+
+
+def _is_near(entry: Entry) -> bool:
+    """Whether our mean is at most a little worse than the published number of the same variant."""
+    metric = entry.number.metric
+    above = (entry.mean or 0.0) - entry.number.value
+    worse = above if lower_is_better(metric) else -above
+    return worse <= _TOLERANCES[metric]
 
 
 def _gaps(entries: Sequence[Entry]) -> str:
@@ -156,14 +172,14 @@ def rank_table(rows: Iterable[RankRow]) -> Table:
     return table
 
 
-def full_text(report: PaperReport) -> list[str]:
+def full_text(report: PaperReport, items: str = "`docs/paper.md`") -> list[str]:
     """The complete comparison."""
-    lines = ["# The paper, reproduced", "", *summary(report), "## Reading", "", TEXTS["paper"]["reading"], ""]
+    lines = ["# The paper, reproduced", "", *summary(report, items), "## Reading", "", TEXTS["paper"]["reading"], ""]
     if ranked := [row for row in report.ranks if row.shared]:
         lines += [TEXTS["paper"]["ranks"], "", *markdown_table(rank_table(ranked)), ""]
     if report.recipes:
         lines += ["## Recipes side by side", "", TEXTS["paper"]["recipes"], ""]
-        lines += [*markdown_table(recipe_table(report.recipes), left=2), "", TEXTS["paper"]["ablation"], ""]
+        lines += [*markdown_table(recipe_table(report.recipes), left=3), "", TEXTS["paper"]["ablation"], ""]
         lines += [*markdown_table(ablation_table(report.recipes), left=3), ""]
     if report.evidence.signed:
         lines += ["## Signed attentions", "", TEXTS["paper"]["signed"], ""]
@@ -238,13 +254,14 @@ def _places(places: Sequence[str], most: int | None) -> str:
 
 
 def recipe_table(cells: Iterable[RecipeCell]) -> Table:
-    """One row per cell: softmax and TOA as published, under `toa-paper` and under `toa`, and their changes."""
+    """One row per cell: softmax and TOA under `toa-paper` and under `toa`, and their changes, beside the published."""
     parts = (f"{name} {part}" for name in (PAPER, RECIPE) for part in ("softmax", "TOA", "change"))
-    table: Table = [("backbone", "data", "published softmax", "published best TOA", *parts)]
+    table: Table = [("backbone", "data", "published TOA is", "published softmax", "published TOA", *parts)]
     for cell in cells:
-        best = min if lower_is_better(cell.metric) else max
-        theirs = best((value for name, value in cell.published.items() if is_toa(name)), default=None)
-        row = [number(value, ".3f", "") for value in (cell.published.get("softmax"), theirs)]
+        # the published number of the variant that is ours under the paper's settings
+        variant = cell.chosen(PAPER) or cell.chosen(RECIPE)
+        published = [number(cell.published.get(name), ".3f", "") for name in ("softmax", variant)]
+        row = [system_title(variant) if variant else "", *published]
         for protocol in (PAPER, RECIPE):
             row += [number(cell.mean(protocol, name), missing="") for name in ("softmax", cell.chosen(protocol))]
             row.append(_change(cell.gain(protocol), gain_unit(cell.metric)))

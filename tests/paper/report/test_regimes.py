@@ -108,7 +108,16 @@ def test_a_gain_that_the_operators_do_not_make_is_stated(tmp_path):
     (sentence,) = gate_sentence(report.entries)
     assert "on 2 of 2 sets" in sentence
     assert "ETTh1 +3.0 and +0.1 %" in sentence
-    assert "were not run" in sentence
+    assert "TOA-Gated gains more than TOA-ReLU on ETTh1, ETTh2. Models" in sentence
+    # two attentions, two sets, one horizon, two seeds
+    assert sentence.endswith("have no test errors there: 8 runs are missing.")
+
+
+def test_a_gain_without_a_gate_is_stated(tmp_path, monkeypatch):
+    monkeypatch.setitem(GAINS, "toa-relu", (3.0, 0.5))
+    report = made_up(tmp_path, runs_of("duet", ("ETTh1",)))
+    (sentence,) = gate_sentence(report.entries)
+    assert "TOA-ReLU, which has no gate, gains at least as much on ETTh1. Models" in sentence
 
 
 def test_operators_that_carry_the_gain_are_not_named(tmp_path):
