@@ -156,6 +156,18 @@ def uea_table() -> str:
     return table(["test accuracy, %", *titles], [*rows, *summaries])
 
 
+def user_classes() -> str:
+    """Test accuracy of the default classifier and of MultiRocketHydra, in percent, and where the first is better."""
+    accuracies_of = uea_accuracies()
+    pairs = {name: (100 * by["toa"], 100 * by["multirocket-hydra"]) for name, by in accuracies_of.items()}
+    rows = [[name, f"{ours:.1f}", f"{theirs:.1f}"] for name, (ours, theirs) in pairs.items()]
+    rows.append(["mean", *(f"{statistics.fmean(values):.1f}" for values in zip(*pairs.values(), strict=True))])
+    better = sum(ours > theirs for ours, theirs in pairs.values())
+    worse = sum(ours < theirs for ours, theirs in pairs.values())
+    rows.append(["sets where it is better", str(better), str(worse)])
+    return table(["test accuracy, %", "toa", "MultiRocketHydra"], rows)
+
+
 def uea_choices() -> str:
     """Weights of the members, and CPU seconds of fit and prediction."""
     records = {(r["dataset"], r["method"]): r for r in stored_records("leaderboards/uea.jsonl")}
@@ -179,5 +191,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "classification-search": classification_search,
     **{f"compared-{protocol}": partial(compared, protocol) for protocol in (*UEA, "toa")},
     "uea": uea_table,
+    "user-classes": user_classes,
     "uea-choices": uea_choices,
 }

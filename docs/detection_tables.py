@@ -4,6 +4,7 @@ import json
 import statistics
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from performance_tables import table
 from stored_results import RESULTS, grouped, mean_of, published, stored_records, variant_of
@@ -73,7 +74,54 @@ def threshold_table() -> str:
     return table(titles, rows, left=3)
 
 
+# what a set of alarms was used for
+ROLES = {
+    "SMD-machine-1-6": "development",
+    "SMD-machine-2-1": "earlier development",
+    "MSL": "test",
+    "SMAP": "test",
+    "SKAB": "development",
+}
+
+
+def user_alarms() -> list[dict[str, Any]]:
+    """Records of alarms as users meet them, in the order of the sets."""
+    records = stored_records("anomaly/user-detection.jsonl")
+    return sorted(records, key=lambda record: list(ROLES).index(record["dataset"]))
+
+
+def alarm_table() -> str:
+    """Scores and flags of a detector per machine, channel or file: means over these parts, then over the sets."""
+    metrics = ("vus_pr", "best_f1", "of_best", "f1", "precision", "recall", "share", "warned", "largest_unwarned_share")
+    records = user_alarms()
+    rows = []
+    for record in records:
+        facts = [record["dataset"], record["method"], ROLES[record["dataset"]], str(record["parts"])]
+        rows.append([*facts, *(f"{record[name]:.3f}" for name in ("anomalies", *metrics))])
+    for method, group in grouped(records, lambda record: record["method"]).items():
+        # a mean over a part of the sets would not compare
+        if len(group) == len(ROLES):
+            means = [f"{statistics.mean(record[name] for record in group):.3f}" for name in metrics]
+            rows.append(["mean", method, "", "", "", *means])
+    titles = ["set", "score", "role", "parts", "anomalies", "VUS-PR", "best F1", "F1 / best", "F1", "precision"]
+    return table([*titles, "recall", "flagged", "warned", "largest share without a warning"], rows, left=3)
+
+
+def pooled_alarm_table() -> str:
+    """The same with all rows of a set together, and how much the scores can tell at all."""
+    metrics = ("pooled_vus_pr", "pooled_best_f1", "pooled_of_best", "pooled_f1", "pooled_share")
+    rows = []
+    for record in user_alarms():
+        numbers = (*metrics, "average_precision", "flag_all_f1", "uninformative")
+        rows.append([record["dataset"], record["method"], *(f"{record[name]:.3f}" for name in numbers)])
+    titles = ["set", "score", "VUS-PR", "best F1", "F1 / best", "F1", "flagged"]
+    means = ["mean average precision", "mean F1 of flagging all rows", "parts with a score that tells little"]
+    return table([*titles, *means], rows, left=2)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
+    "user-alarms": alarm_table,
+    "user-alarms-pooled": pooled_alarm_table,
     **{f"anomaly-{dataset}": partial(anomaly_table, dataset) for dataset in DETECTION_SETS},
     "detectors": detector_table,
     "detector-choices": detector_choices,

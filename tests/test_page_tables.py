@@ -278,6 +278,7 @@ CHECKED = (
     ("seeds 2024,\n2025 and 2026", "benchmarks/wide.toml", "seeds = [2024, 2025, 2026]"),
     ("between 4 and\n730 steps", "src/toa/data/synthetic/draws.py", "SHORTEST_PERIOD = 4\nLONGEST_PERIOD = 730"),
     ("fewer than 300,000 weights", "tests/models/test_two_axis.py", "< 300_000"),
+    ("for 50 held-out rows or more", "src/toa/estimators/thresholds.py", "_LEAST_HELD = 50"),
 )
 # phrases with numbers that nothing measured: names, examples, arithmetic of the sentence itself
 NAMES = {
