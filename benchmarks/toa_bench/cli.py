@@ -268,3 +268,8 @@ _measure_sets(
     "user_tables",
     "Errors and intervals of the forecaster on tables as users have them, beside simple methods.",
 )
+_measure_sets(
+    "covariates",
+    "covariate_tables",
+    "Errors of the forecaster with and without covariates, beside LightGBM with the same ones.",
+)
