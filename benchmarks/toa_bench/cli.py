@@ -263,6 +263,11 @@ _measure_sets(
 _measure_sets(
     "anomaly", "tsb_ad", "VUS-PR of the detector, of its network alone and of baselines, by the rules of TSB-AD."
 )
+_measure_sets(
+    "covariates",
+    "covariate_tables",
+    "Errors of the forecaster with and without covariates, beside LightGBM with the same ones.",
+)
 
 
 @bench_app.command(name="tables", cls=Command)

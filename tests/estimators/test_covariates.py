@@ -10,6 +10,7 @@ import pytest
 from tests.estimators.signals import quick
 from tests.support import message
 from toa.estimators import Forecaster
+from toa.estimators.covariate_use import find_unused
 
 ROWS = 400
 HORIZON = 6
@@ -128,11 +129,15 @@ def test_what_no_method_with_a_weight_uses_is_named() -> None:
     table = pd.DataFrame({"day": DAYS, "y": NOISE, "promo": NOISE > 0, "lead": NOISE, "same": "a", "none": 0.0})
     kinds: dict[str, Any] = {"covariates": ["promo", "none"], "past_covariates": ["lead"], "static": ["same"]}
     model = Forecaster(HORIZON, **kinds, calendar=True, effort="least", device="cpu").fit(table)
-    unused = "The forecast does not depend on 'none', 'same', 'lead': no method with a weight uses them."
-    assert model.known_.unused(["theta + covariates", "drift"], model.effect_) == unused
-    assert "'calendar', 'promo', 'none', 'same', 'lead'" in model.known_.unused(["drift"], model.effect_)
-    assert "'calendar', 'promo', 'none', 'same', 'lead'" in model.known_.unused(["theta + covariates"], None)
-    assert not model.known_.unused(["toa", "drift"], model.effect_)
+    unused = {"none", "same", "lead"}
+    effect = model.fitted_.covariate_effect
+    assert effect is not None
+    features = model.known_.count
+    masks = [effect.used(features)]
+    assert unused <= find_unused(model.known_, masks, {}, {}).keys()
+    assert find_unused(model.known_, [], {}, {}).keys() == {"calendar", "promo", *unused}
+    text = model.known_.describe_unused(dict.fromkeys(["none", "same"]))
+    assert text == "The forecast does not depend on 'none', 'same': no method with a weight uses them."
 
 
 def test_a_column_has_one_kind() -> None:

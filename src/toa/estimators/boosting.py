@@ -73,10 +73,6 @@ class BoostedTrees:
         trees: int = USUAL_TREES,
     ) -> "BoostedTrees | None":
         """Fit this number of trees to windows of all series, at most `windows`; None if no series is long enough."""
-        # imported on use: scikit-learn takes long to import
-        from sklearn.ensemble import HistGradientBoostingRegressor
-        from threadpoolctl import threadpool_limits
-
         sample = sample_windows(history, lookback, 1, np.random.default_rng(seed), windows)
         if sample is None:
             return None
@@ -87,19 +83,7 @@ class BoostedTrees:
         del sample, pasts, nexts
         # no window has the oldest lags if all series are short
         lags = max(1, int(np.isfinite(inputs).any(0).sum()))
-        model = HistGradientBoostingRegressor(
-            loss="absolute_error",
-            max_iter=trees,
-            max_depth=_DEPTH,
-            max_features=_FEATURES,
-            early_stopping=False,
-            # scikit-learn takes 32 bits
-            random_state=seed % 2**32,
-        )
-        # where other work shares the cores, threads wait for each other far longer than such a fit takes
-        with threadpool_limits(1 if inputs.size < _ONE_THREAD else None, user_api="openmp"):
-            model.fit(inputs[:, -lags:], target)
-        start, fitted_trees = read_boosted_trees(model, inputs[:, -lags:], _DEPTH)
+        start, fitted_trees = grow_trees(inputs[:, -lags:], target, seed=seed, trees=trees, share=_FEATURES)
         return cls(season=season, lags=lags, start=start, trees=fitted_trees)
 
     def predict(self, history: History, horizon: int) -> Forecast:
@@ -115,30 +99,71 @@ class BoostedTrees:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values to save."""
-        tensors = {name: torch.from_numpy(getattr(self.trees, array)) for name, array in _ARRAYS.items()}
-        return tensors, {"lags": self.lags, "start": self.start}
+        return tree_tensors(self.trees), {"lags": self.lags, "start": self.start}
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], season: int) -> "BoostedTrees":
         """From the result of `state`; raises ValueError for trees that lead nowhere."""
         lags = int(facts["lags"])
-        nodes = len(tensors["value"])
-        limits = {"roots": nodes, "left": nodes, "right": nodes, "lag": lags}
-        arrays: dict[str, np.ndarray] = {}
-        for name, array in _ARRAYS.items():
-            arrays[array] = tensors[name].cpu().numpy()
-            if name != "roots":
-                check_shape(f"trees.{name}", tensors[name], "(V,)", (nodes,))
-            if name in limits and not ((arrays[array] >= 0) & (arrays[array] < limits[name])).all():
-                raise ArgumentError(f"trees.{name}", f"lie in [0, {limits[name]})", "others", "the file is damaged")
         if lags > MOST_LAGS:
             raise ArgumentError("trees.lags", f"be at most {MOST_LAGS}", lags, "the file is damaged")
-        return cls(season=season, lags=lags, start=float(facts["start"]), trees=Trees(**arrays, depth=_DEPTH))
+        return cls(season=season, lags=lags, start=float(facts["start"]), trees=trees_from_tensors(tensors, lags))
 
     def _sum(self, inputs: Float64[np.ndarray, "n l"]) -> Float64[np.ndarray, " n"]:
         """The trees' sum for scaled lags."""
-        blocks = np.array_split(inputs, -(-len(inputs) * len(self.trees) // _BLOCK))
-        return np.concatenate([self.start + self.trees.values_at(block).sum(1) for block in blocks])
+        return sum_of_trees(self.start, self.trees, inputs)
+
+
+def grow_trees(
+    inputs: Float64[np.ndarray, "n f"], target: Float64[np.ndarray, " n"], *, seed: int, trees: int, share: float
+) -> tuple[float, Trees]:
+    """Fit trees with a low absolute error: the forecast without them, and the trees.
+
+    Args:
+        share: Share of the inputs that a split may choose from.
+    """
+    # imported on use: scikit-learn takes long to import
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from threadpoolctl import threadpool_limits
+
+    model = HistGradientBoostingRegressor(
+        loss="absolute_error",
+        max_iter=trees,
+        max_depth=_DEPTH,
+        max_features=share,
+        early_stopping=False,
+        # scikit-learn takes 32 bits
+        random_state=seed % 2**32,
+    )
+    # where other work shares the cores, threads wait for each other far longer than such a fit takes
+    with threadpool_limits(1 if inputs.size < _ONE_THREAD else None, user_api="openmp"):
+        model.fit(inputs, target)
+    return read_boosted_trees(model, inputs, _DEPTH)
+
+
+def sum_of_trees(start: float, trees: Trees, inputs: Float64[np.ndarray, "n f"]) -> Float64[np.ndarray, " n"]:
+    """What the trees forecast for inputs."""
+    blocks = np.array_split(inputs, -(-len(inputs) * len(trees) // _BLOCK))
+    return np.concatenate([start + trees.values_at(block).sum(1) for block in blocks])
+
+
+def tree_tensors(trees: Trees) -> dict[str, Tensor]:
+    """Tensors of trees to save."""
+    return {name: torch.from_numpy(getattr(trees, array)) for name, array in _ARRAYS.items()}
+
+
+def trees_from_tensors(tensors: Mapping[str, Tensor], inputs: int) -> Trees:
+    """From the result of `tree_tensors`; raises ValueError for trees that lead nowhere, or read more inputs."""
+    nodes = len(tensors["value"])
+    limits = {"roots": nodes, "left": nodes, "right": nodes, "lag": inputs}
+    arrays: dict[str, np.ndarray] = {}
+    for name, array in _ARRAYS.items():
+        arrays[array] = tensors[name].cpu().numpy()
+        if name != "roots":
+            check_shape(f"trees.{name}", tensors[name], "(V,)", (nodes,))
+        if name in limits and not ((arrays[array] >= 0) & (arrays[array] < limits[name])).all():
+            raise ArgumentError(f"trees.{name}", f"lie in [0, {limits[name]})", "others", "the file is damaged")
+    return Trees(**arrays, depth=_DEPTH)
 
 
 def _scaled(window: History, season: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

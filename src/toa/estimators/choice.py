@@ -12,7 +12,7 @@ MASE does. With little data the best baseline gets a part of the weight.
 Alphabet: N series of one column, P horizon, W windows, one per series and origin.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,7 @@ from jaxtyping import Float64
 
 from toa.estimators.baselines import BASELINES, SEASONS_TO_TELL, has_season, repeat_season
 from toa.estimators.lag_methods import FittedBaseline, baseline_rows, local_rows
-from toa.estimators.methods import FittedMethod, Histories, Training, Validated
+from toa.estimators.methods import FittedMethod, Histories, Training, UsesCovariates, Validated
 from toa.estimators.origins import ROUNDING, RollingOrigins, SeriesList, align_series, series_scale
 from toa.estimators.weights import greedy_weights, weighted_mean
 
@@ -40,6 +40,10 @@ _CLOSE_ERROR = 1.15
 _EXACT_SEASONS = 3
 # the method that tells the effect of covariates
 _REGRESSION = "seasonal naive + covariates"
+# least gain of the methods with covariates, as a share of the error without them
+_LEAST_GAIN = 0.01
+# and in standard errors of the gain
+_STANDARD_ERRORS = 1.0
 # without origins to validate at
 _ONLY_METHOD = "seasonal naive"
 # windows that do not overlap, below which errors at the origins are chance and the methods below share the weight
@@ -57,6 +61,8 @@ class Ensemble:
         measure: "MASE"; "MAE" in the units of the data if the seasonal naive forecast has no error in any series.
         fitted: The fitted methods with a weight that read past values alone. Baselines, which are not fitted, the
             network and the methods with covariates are not among them.
+        changes: By how much the error at the origins would change, as a share, with each method with covariates that
+            has no weight.
         seasonal: Whether most series have a season. Then baselines repeat the last season of a series that is too short
             to tell; the weights and `errors` are measured without this.
     """
@@ -68,6 +74,7 @@ class Ensemble:
     fitted: Mapping[str, FittedMethod] = field(default_factory=dict)
     measure: str = "MASE"
     seasonal: bool = False
+    changes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def rows_read(self) -> int:
@@ -116,10 +123,12 @@ def fit_ensemble(
         return Ensemble(season=season, horizon=horizon, weights={_ONLY_METHOD: 1.0}, errors={}), None
     forecasts = {name: method.forecasts for name, method in validated.items()}
     scale = series_scale(series, season)
-    weights, errors = weigh_at(origins, series, forecasts, scale)
+    with_covariates = [name for name, method in validated.items() if isinstance(method.fitted, UsesCovariates)]
+    weights, errors, changes = weigh_with_covariates(origins, series, forecasts, scale, with_covariates)
     simple = [name for name in _SHORT_METHODS if name in forecasts]
-    if origins.independent < _TOO_FEW_WINDOWS and simple:
+    if is_too_short(origins) and simple:
         weights = {name: 1.0 / len(simple) for name in simple}
+        changes = {}
     fitted: dict[str, FittedMethod] = {}
     for name in weights:
         method = validated[name].fitted
@@ -141,8 +150,68 @@ def fit_ensemble(
         fitted=fitted,
         measure="MASE" if (np.where(origins.held, scale, 0.0)[origins.series] > 0).any() else "MAE",
         seasonal=has_season(training.history, season),
+        changes=changes,
     )
     return ensemble, mean
+
+
+def is_too_short(origins: RollingOrigins) -> bool:
+    """Whether errors at the origins are chance: then simple methods share the weight."""
+    return origins.independent < _TOO_FEW_WINDOWS
+
+
+def weigh_with_covariates(
+    origins: RollingOrigins,
+    series: SeriesList,
+    forecasts: Mapping[str, Float64[np.ndarray, "w p"]],
+    scale: Float64[np.ndarray, " n"],
+    with_covariates: Sequence[str],
+) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Weights and errors as by `weigh_at`, and the changes of `Ensemble`.
+
+    The methods with covariates have a weight only if they lower the error of the others by a share that is no chance.
+    """
+    plain = {name: rows for name, rows in forecasts.items() if name not in with_covariates}
+    weights, errors = weigh_at(origins, series, forecasts, scale)
+    if not plain or not with_covariates:
+        return weights, errors, {}
+    plain_weights, plain_errors = weigh_at(origins, series, plain, scale)
+    mean = weighted_mean(weights, forecasts)
+    plain_mean = weighted_mean(plain_weights, plain)
+    if not _is_clearly_better(origins, series, mean, plain_mean, scale):
+        weights = plain_weights
+        errors = {**errors, "ensemble": plain_errors["ensemble"]}
+    changes = {}
+    for name in with_covariates:
+        if name not in weights and errors["ensemble"] > 0:
+            wider = {**plain, name: forecasts[name]}
+            _, with_method = weigh_at(origins, series, wider, scale, first=name)
+            changes[name] = with_method["ensemble"] / errors["ensemble"] - 1.0
+    return weights, errors, changes
+
+
+def _is_clearly_better(
+    origins: RollingOrigins,
+    series: SeriesList,
+    forecast: Float64[np.ndarray, "w p"],
+    other: Float64[np.ndarray, "w p"],
+    scale: Float64[np.ndarray, " n"],
+) -> bool:
+    """Whether a forecast has a lower error than another one by more than a small share, and by more than chance."""
+    actual = origins.actual(series)
+    unit = scale[origins.series]
+    usable = np.isfinite(unit) & (unit > 0) & np.isfinite(actual).any(1)
+    if not usable.any():
+        usable = np.isfinite(actual).any(1)
+        unit = np.ones(len(unit))
+    target = actual[usable]
+    error, other_error = (
+        np.nanmean(np.abs(part[usable] - target), axis=1) / unit[usable] for part in (forecast, other)
+    )
+    gain = other_error - error
+    windows = max(1.0, min(len(gain), origins.independent))
+    chance = _STANDARD_ERRORS * float(gain.std()) / np.sqrt(windows)
+    return bool(gain.mean() > max(chance, _LEAST_GAIN * float(other_error.mean())))
 
 
 def weigh_at(
@@ -150,11 +219,13 @@ def weigh_at(
     series: SeriesList,
     forecasts: Mapping[str, Float64[np.ndarray, "w p"]],
     scale: Float64[np.ndarray, " n"],
+    first: str | None = None,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Weights and errors of forecasts at the origins, see `choose_weights`; `scale` is that of each series."""
     # the last origin is most like the forecasts to come
     counts = np.where(origins.back == origins.back.min(), _LAST_ORIGIN, 1.0)
-    return choose_weights(forecasts, origins.actual(series), scale[origins.series], origins.independent, counts)
+    unit = scale[origins.series]
+    return choose_weights(forecasts, origins.actual(series), unit, origins.independent, counts, first)
 
 
 def choose_weights(
@@ -163,6 +234,7 @@ def choose_weights(
     scale: Float64[np.ndarray, " w"],
     independent: float = np.inf,
     counts: Float64[np.ndarray, " w"] | None = None,
+    first: str | None = None,
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Weights that lower the mean of |error| / scale, and that mean per forecast and for the "ensemble".
 
@@ -170,7 +242,7 @@ def choose_weights(
     from all series depend more on the time in which they are measured. The best baseline has the more weight, the fewer
     independent windows there are and the closer its error is. For the weights, windows count as `counts` has it; in
     the returned means, once. Those whose scale is 0 or NaN are left out; if all are, the units of the data are used.
-    Windows without actual values do not count.
+    Windows without actual values do not count. A forecast that is `first` has a weight in any case.
     """
     usable = np.isfinite(scale) & (scale > 0) & np.isfinite(actual).any(1)
     if not usable.any():
@@ -189,8 +261,10 @@ def choose_weights(
     errors = {name: loss(member) for name, member in members.items()}
     baselines = sorted((name for name in members if name in BASELINES), key=errors.__getitem__)
     close = _CLOSE_ERROR * min(errors.values())
-    first = [name for name in baselines[:_FIRST_BASELINES] if errors[name] <= close]
-    weights, least = greedy_weights(members, loss, first, _FIRST_TIMES)
+    beginning = [name for name in baselines[:_FIRST_BASELINES] if errors[name] <= close]
+    if first is not None:
+        beginning.append(first)
+    weights, least = greedy_weights(members, loss, beginning, _FIRST_TIMES)
     if baselines and independent < _MANY_WINDOWS and least > 0:
         best = baselines[0]
         share = _PRIOR_WINDOWS / (_PRIOR_WINDOWS + independent) * (least / errors[best]) ** 2

@@ -3,7 +3,7 @@
 Alphabet: T rows, K covariates, F features, P horizon, S series.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -17,8 +17,6 @@ from toa.data.frames import read_panel
 from toa.data.frequency import calendar_of, mark_names, time_marks
 from toa.data.panel import Panel
 from toa.data.scaling import StandardScaler, check_standardised
-from toa.estimators.architecture import NETWORK
-from toa.estimators.baselines import REGRESSIONS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,15 +212,25 @@ class Covariates:
             parts.append(rows[:steps])
         return parts
 
-    def unused(self, methods: Collection[str], effect: Float64[np.ndarray, "f c"] | None) -> str:
-        """A sentence that names what has no influence on a forecast by these methods; "" if all features have one."""
-        rows = np.zeros((self.count, 1)) if effect is None or not REGRESSIONS.keys() & methods else effect
-        used = {name for name, row in zip(self.names, rows, strict=True) if NETWORK in methods or row.any()}
-        unused = [repr(name) for name in dict.fromkeys(self.names) if name not in used]
+    def describe_unused(self, unused: Mapping[str, float | None]) -> str:
+        """A sentence that names what has no influence on a forecast; "" if all features have one.
+
+        Args:
+            unused: By how much the error at the rolling origins would change with it, as a share; None if unknown.
+        """
         if not unused:
             return ""
+        parts = []
+        names = list(unused)
+        for place, name in enumerate(names):
+            parts.append(repr(name))
+            change = unused[name]
+            # neighbours with the same change share the words about it
+            is_last = place + 1 == len(names) or unused[names[place + 1]] != change
+            if change is not None and is_last:
+                parts[-1] += f" ({_describe_change(change)})"
         pronoun = "them" if len(unused) > 1 else "it"
-        return f"The forecast does not depend on {', '.join(unused)}: no method with a weight uses {pronoun}."
+        return f"The forecast does not depend on {', '.join(parts)}: no method with a weight uses {pronoun}."
 
     def state(self) -> dict[str, Any]:
         """The fields as JSON values."""
@@ -241,6 +249,16 @@ class Covariates:
         if not all(isinstance(name, str) for name in covariates.names):
             raise ArgumentError("covariates", "be names of columns", shorten(covariates.columns))
         return covariates
+
+
+def _describe_change(change: float) -> str:
+    """By how much an error would change, in words."""
+    percent = f"{abs(100.0 * change):.1f} %"
+    if percent == "0.0 %":
+        return "with it the error at the rolling origins would be the same"
+    direction = "higher" if change > 0 else "lower"
+    note = "" if change > 0 else ", which is too little to tell from chance"
+    return f"with it the error at the rolling origins would be {percent} {direction}{note}"
 
 
 def _holiday_marks(times: pd.DatetimeIndex, country: str) -> Float64[np.ndarray, "t 1"]:

@@ -3,6 +3,7 @@
 from toa._registry import Registry
 from toa.estimators.all_columns import AllColumns
 from toa.estimators.channel_networks import ChannelNetworks
+from toa.estimators.covariate_trees import CovariateTrees
 from toa.estimators.lag_methods import Baselines, LinearModels, Trees
 from toa.estimators.methods import Family, Method
 from toa.estimators.network_method import Networks
@@ -16,6 +17,7 @@ FAMILIES.register("linear")(LinearModels())
 FAMILIES.register("trees")(Trees())
 FAMILIES.register("columns")(AllColumns())
 FAMILIES.register("covariates")(Regressions())
+FAMILIES.register("covariate trees")(CovariateTrees())
 FAMILIES.register("pretrained")(Pretrained())
 FAMILIES.register("network")(Networks())
 FAMILIES.register("channels")(ChannelNetworks())

@@ -67,11 +67,10 @@ class FitRows:
         """The rows before the first origin of each series."""
         earlier = self.panel.before(origins.held.tolist())
         training = self._training(column_origins.earlier(self.series), earlier)
-        if not self.settings.has_known_features:
+        if not self.settings.has_features:
             return training
-        covariates = self._covariates()
         features = [rows[:length] for rows, length in zip(self._features(), earlier.lengths, strict=True)]
-        return replace(training, scale=self._scale(earlier), features=features, past_features=covariates.past_count)
+        return training.with_features(self._covariates(), features, self._scale(earlier))
 
     def at(self, origins: RollingOrigins, column_origins: RollingOrigins) -> Histories:
         """The windows at the origins."""
@@ -81,10 +80,10 @@ class FitRows:
             columns=self.columns,
             places=origins.places(self.panel.lengths),
         )
-        if not self.settings.has_known_features:
+        if not self.settings.has_features:
             return histories
         scale = self._scale(self.panel.before(origins.held.tolist()))
-        return replace(histories, scale=scale, features=self._features())
+        return replace(histories, scale=scale, features=self._features(), covariates=self._covariates())
 
     def plain_inputs(self) -> Inputs:
         """Inputs of a forecaster without a network."""

@@ -22,6 +22,7 @@ from toa.data.panel import Panel
 from toa.estimators.architecture import NETWORK, NO_NETWORK
 from toa.estimators.baselines import BASELINES, align_histories
 from toa.estimators.context import ContextRows
+from toa.estimators.covariate_effects import CovariateEffect
 from toa.estimators.intervals import Choice
 from toa.estimators.lag_methods import history_rows
 from toa.estimators.methods import FittedMethod, ForecastRows, Histories, to_rows
@@ -49,6 +50,8 @@ class FittedForecaster:
         choice: Weights, intervals and the methods that read past values alone; None for the network alone.
         panel_methods: The other methods that read the panel, such as those with covariates.
         truncated: Methods that the time limit left out.
+        unused: Covariates that no method with a weight uses, and by how much the error at the rolling origins would
+            change with each, as a share; None if that was not measured.
         context: Rows that each series had where it was validated; None in older files.
         tail: The last rows of each series, at most `rows_kept`; None after loading, because files hold no rows.
     """
@@ -66,6 +69,7 @@ class FittedForecaster:
     choice: Choice | None
     panel_methods: Mapping[str, FittedMethod] = field(default_factory=dict)
     truncated: tuple[str, ...] = ()
+    unused: Mapping[str, float | None] = field(default_factory=dict)
     context: ContextRows | None = None
     tail: Panel | None = None
 
@@ -82,6 +86,12 @@ class FittedForecaster:
     @property
     def effect(self) -> np.ndarray | None:
         """Linear effect (F, C) of the features, in scales; None without methods with covariates."""
+        effects = [method.linear for method in self.panel_methods.values() if isinstance(method, FittedRegression)]
+        return effects[0] if effects else None
+
+    @property
+    def covariate_effect(self) -> CovariateEffect | None:
+        """Effect of the features that the methods with covariates use; None without such methods."""
         effects = [method.effect for method in self.panel_methods.values() if isinstance(method, FittedRegression)]
         return effects[0] if effects else None
 
@@ -165,6 +175,7 @@ class FittedForecaster:
             scale=self.choice.scale[self.inputs.owners(panel).numpy()],
             features=self._features(panel) if features is None else features,
             ahead=ahead,
+            covariates=self.inputs.covariates,
         )
         return {name: method.forecast(histories) for name, method in self.panel_methods.items()}
 
@@ -222,7 +233,7 @@ def predict(fitted: FittedForecaster, panel: Panel, steps: int, future: Any, opt
     network = None
     if NETWORK in fitted.weights:
         network = fitted.require_network().predict(last, list(enumerate(last.lengths)), ahead)
-    if text := fitted.inputs.covariates.unused(fitted.weights, fitted.effect):
+    if text := fitted.inputs.covariates.describe_unused(fitted.unused):
         warnings.warn(text, stacklevel=3)
     forecast = fitted.forecast(panel, list(enumerate(panel.lengths)), network, ahead)
     check_forecast(forecast, fitted.columns)

@@ -11,6 +11,7 @@
 Alphabet: S series, C columns, N one per window and column, F features.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -22,15 +23,17 @@ from toa.data.frequency import season_of
 from toa.data.panel import Panel
 from toa.estimators.architecture import NETWORK
 from toa.estimators.baselines import choose_season
-from toa.estimators.choice import fit_ensemble, weigh_at
+from toa.estimators.channel_networks import FittedChannelNetwork
+from toa.estimators.choice import fit_ensemble, is_too_short, weigh_at
 from toa.estimators.context import ContextRows
+from toa.estimators.covariate_use import find_unused
 from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Ceiling
 from toa.estimators.families import candidates
 from toa.estimators.fit_rows import FitRows
 from toa.estimators.fitted import FittedForecaster
 from toa.estimators.intervals import Choice, calibrate
-from toa.estimators.methods import FittedMethod, Histories, Training, Validated, validate
+from toa.estimators.methods import FittedMethod, Histories, Training, UsesCovariates, Validated, validate
 from toa.estimators.network import FittedNetwork, Inputs, average_networks
 from toa.estimators.network_method import FittedNetworks, fit_alone
 from toa.estimators.origins import RollingOrigins, SeriesList, series_scale
@@ -100,6 +103,9 @@ def _fit_weighted(
     network = _refit_network(validated, ensemble.weights, all_rows)
     inputs = fit_rows.plain_inputs() if network is None else network.inputs
     panel_methods = _refit_panel_methods(validated, all_rows, inputs.covariates, choice)
+    unused = _find_unused(validated, panel_methods, inputs.covariates, choice)
+    if unused and is_too_short(column_origins):
+        _warn_of_short_rows(unused)
     return _assemble(
         panel,
         settings,
@@ -107,6 +113,7 @@ def _fit_weighted(
         inputs=inputs,
         network=network,
         choice=choice,
+        unused=unused,
         context=ContextRows(column_origins.rows_before(fit_rows.rows_per_column)),
         panel_methods=panel_methods,
         truncated=tuple(ceiling.left_out),
@@ -179,14 +186,50 @@ def _refit_panel_methods(
     if not wanted:
         return {}
     assert training.panel is not None
-    features = covariates.past(training.panel) or []
-    with_features = replace(training, scale=choice.scale, features=features, past_features=covariates.past_count)
+    features = covariates.past(training.panel)
+    all_rows = training if features is None else training.with_features(covariates, features, choice.scale)
     methods: dict[str, FittedMethod] = {}
     for name in wanted:
-        method = validated[name].fitted.refit(with_features)
+        method = validated[name].fitted.refit(all_rows)
         assert method is not None, "more rows than before the origins are enough"
         methods[name] = method
     return methods
+
+
+def _find_unused(
+    validated: Mapping[str, Validated],
+    panel_methods: Mapping[str, FittedMethod],
+    covariates: Covariates,
+    choice: Choice,
+) -> dict[str, float | None]:
+    """The covariates that no method with a weight uses; the network and networks of columns use all features."""
+    weights = choice.ensemble.weights
+    networks = (FittedNetworks, FittedChannelNetwork)
+    if any(isinstance(validated[name].fitted, networks) for name in weights if name in validated):
+        return {}
+    count = covariates.count
+    used = [
+        method.used_features(count)
+        for name, method in panel_methods.items()
+        if name in weights and isinstance(method, UsesCovariates)
+    ]
+    others = {
+        name: method.fitted.used_features(count)
+        for name, method in validated.items()
+        if name not in weights and isinstance(method.fitted, UsesCovariates)
+    }
+    return find_unused(covariates, used, others, choice.ensemble.changes)
+
+
+def _warn_of_short_rows(unused: Mapping[str, float | None]) -> None:
+    """Name the covariates that are not used because nothing could be validated."""
+    names = ", ".join(map(repr, unused))
+    warnings.warn(
+        f"the rows are too few to validate methods, so simple ones share the weight, which do not use {names}; "
+        "fit to more rows, or shorten the horizon.",
+        UserWarning,
+        stacklevel=5,
+    )
 
 
 def _assemble(
@@ -200,6 +243,7 @@ def _assemble(
     context: ContextRows,
     panel_methods: Mapping[str, FittedMethod] | None = None,
     truncated: tuple[str, ...] = (),
+    unused: Mapping[str, float | None] | None = None,
 ) -> FittedForecaster:
     """The forecaster of these parts, with what it must know of its table and parameters."""
     return FittedForecaster(
@@ -216,5 +260,6 @@ def _assemble(
         choice=choice,
         panel_methods={} if panel_methods is None else panel_methods,
         truncated=truncated,
+        unused={} if unused is None else unused,
         context=context,
     )

@@ -11,14 +11,17 @@ from torch import Tensor
 from toa._checks import ArgumentError, check_at_least, check_count, check_shape
 from toa._limits import check_unpacked, shorten
 from toa.data.frequency import season_of
+from toa.estimators.architecture import NETWORK
 from toa.estimators.baselines import REGRESSIONS
 from toa.estimators.context import ContextRows
+from toa.estimators.covariate_effects import CovariateEffect
+from toa.estimators.covariate_use import find_unused
 from toa.estimators.covariates import Covariates
 from toa.estimators.families import FAMILIES
 from toa.estimators.files import tensors_under
 from toa.estimators.fitted import FittedForecaster
 from toa.estimators.intervals import Choice
-from toa.estimators.methods import FittedMethod
+from toa.estimators.methods import FittedMethod, UsesCovariates
 from toa.estimators.network import FittedNetwork, Inputs, build_network
 from toa.estimators.regressions import FittedRegression
 from toa.estimators.settings import ForecastSettings
@@ -43,7 +46,12 @@ def forecaster_state(fitted: FittedForecaster) -> tuple[dict[str, Tensor], dict[
         "known": fitted.inputs.covariates.state(),
         "season": fitted.season,
         "day_first": fitted.day_first,
+        "unused": dict(fitted.unused),
     }
+    curves = fitted.covariate_effect
+    if curves is not None:
+        tensors["curves"] = torch.from_numpy(curves.weights.copy())
+        facts["curves"] = curves.state()
     for key, family in FAMILIES.items():
         parts, state = family.save(fitted.panel_methods)
         if state:
@@ -79,9 +87,13 @@ def restore_forecaster(
     season = facts["season"] if "season" in facts else season_of(freq) or 1
     panel_methods: dict[str, FittedMethod] = {}
     if "effect" in tensors:
-        effect = tensors["effect"].cpu().numpy()
+        linear = tensors["effect"].cpu().numpy()
+        # older files hold the linear effect alone
+        curves = None
+        if "curves" in facts:
+            curves = CovariateEffect.from_state(facts["curves"], tensors["curves"].cpu().numpy())
         for name in REGRESSIONS:
-            panel_methods[name] = FittedRegression(name, effect, season, settings.horizon)
+            panel_methods[name] = FittedRegression(name, linear, curves, season, settings.horizon)
     for key, state in facts.get("methods", {}).items():
         parts = tensors_under(tensors, f"methods.{key}.")
         panel_methods |= FAMILIES[key].load(parts, state, season, settings.horizon)
@@ -100,9 +112,24 @@ def restore_forecaster(
         choice=choice,
         panel_methods=panel_methods,
         truncated=tuple(map(str, facts.get("truncated", ()))),
+        unused=_restore_unused(facts, inputs, choice, panel_methods),
         # older files do not have it
         context=ContextRows(tensors["context"].cpu().numpy()) if "context" in tensors else None,
     )
+
+
+def _restore_unused(
+    facts: Mapping[str, Any], inputs: Inputs, choice: Choice | None, panel_methods: Mapping[str, FittedMethod]
+) -> dict[str, float | None]:
+    """Covariates without an influence on the forecast; older files do not hold by how much the error would change."""
+    if "unused" in facts:
+        return {str(name): None if change is None else float(change) for name, change in facts["unused"].items()}
+    weights = {} if choice is None else choice.ensemble.weights
+    if choice is None or NETWORK in weights:
+        return {}
+    methods = [method for name, method in panel_methods.items() if name in weights]
+    used = [method.used_features(inputs.covariates.count) for method in methods if isinstance(method, UsesCovariates)]
+    return find_unused(inputs.covariates, used, {}, {})
 
 
 def check_saved_frequency(freq: object) -> None:

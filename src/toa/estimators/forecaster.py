@@ -55,9 +55,10 @@ class Forecaster(Estimator):
     A wide frame is one series with several columns. With `id`, the rows of each id are a series of any length.
 
     The forecast is a weighted mean of several methods: the network; the baselines seasonal naive, drift, Theta,
-    optimised Theta and damped trend, three of them also with covariates; linear models on lags; up to 60 steps, boosted
-    trees on lags; with five columns or more a linear model that reads all of them and, with effort="thorough" or on a
-    GPU, networks that mix them; and the pretrained model where its weights are part of the package.
+    optimised Theta and damped trend; linear models on lags; up to 60 steps, boosted trees on lags; with covariates also
+    boosted trees on these, and three baselines and a linear model of what their effect leaves; with five columns or
+    more a linear model that reads all of them and, with effort="thorough" or on a GPU, networks that mix them; and the
+    pretrained model where its weights are part of the package.
 
     The weights, the same for all series, are chosen by the errors from rolling origins at the end of each series, in
     rows that the methods have not seen. There, the last origin counts twice. Then all methods with a weight are fitted
@@ -87,8 +88,8 @@ class Forecaster(Estimator):
             For "auto" it is set by the errors that chose the weights. Too few windows raise ValueError for "toa", and
             lead to a warning for "auto".
         calendar: Whether to use calendar features such as the hour and the day.
-        covariates: Columns that are known in advance: not forecast, but passed to `predict` as `future`. With them and
-            holidays, "auto" also has baselines of what their linear effect leaves. Text becomes categories.
+        covariates: Columns that are known in advance: not forecast, but passed to `predict` as `future`. They act as
+            curves, by the hour or the weekday, and in boosted trees. Text becomes categories.
         past_covariates: Columns that are known only in the past, such as a measured temperature.
         static: Columns that are constant in each series, such as a region.
         holidays: Country whose holidays are a feature, such as "DE" or "US-CA"; needs the extra `toa[holidays]`.

@@ -12,15 +12,17 @@ Alphabet: N histories, one per window and column, W windows, C columns, S series
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from toa.data.panel import Panel
 from toa.estimators.baselines import History
+from toa.estimators.covariate_effects import CovariateEffect, fit_covariate_effect
+from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Ceiling, Effort
 from toa.estimators.origins import SeriesList
 
@@ -43,6 +45,7 @@ class Histories:
         scale: Seasonal error of each series of the panel and column (S, C).
         features: Features (T, F) of the rows of each series of the panel; empty without any.
         ahead: Features (P, F) of the forecast steps of each window; None takes those of the panel.
+        covariates: What computed the features; None without any.
     """
 
     values: SeriesList
@@ -52,6 +55,7 @@ class Histories:
     scale: Float64[np.ndarray, "s c"] | None = None
     features: Sequence[np.ndarray] = ()
     ahead: Sequence[np.ndarray] | None = None
+    covariates: Covariates | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -65,6 +69,8 @@ class Training:
         scale: Seasonal error of each series and column (S, C), at least a small number.
         features: Features (T, F) of the rows of each series of the panel; empty without any.
         past_features: Number of features that are known only in the past, the last ones.
+        covariates: What computed the features; None without any.
+        effect: Effect of the features that are known in advance; None without any.
         rows: Rows of each series with those that are left out for the rolling origins, for messages.
     """
 
@@ -79,7 +85,33 @@ class Training:
     scale: Float64[np.ndarray, "s c"] | None = None
     features: Sequence[np.ndarray] = ()
     past_features: int = 0
+    covariates: Covariates | None = None
+    effect: CovariateEffect | None = None
     rows: tuple[int, ...] = ()
+
+    def with_features(
+        self, covariates: Covariates, features: Sequence[np.ndarray], scale: Float64[np.ndarray, "s c"]
+    ) -> "Training":
+        """The same with the features (T, F) of the rows of each series, and their effect in scales."""
+        assert self.panel is not None
+        effect = fit_covariate_effect(
+            self.panel,
+            self.columns,
+            features,
+            past_features=covariates.past_count,
+            scale=scale,
+            season=self.season,
+            seed=self.seed,
+        )
+        wider: Training = replace(
+            self,
+            covariates=covariates,
+            features=features,
+            scale=scale,
+            past_features=covariates.past_count,
+            effect=effect,
+        )
+        return wider
 
 
 class FittedMethod(Protocol):
@@ -100,6 +132,15 @@ class FittedMethod(Protocol):
     @abstractmethod
     def refit(self, training: Training) -> "FittedMethod | None":
         """The method fitted again, to other rows; None if these are too few."""
+
+
+@runtime_checkable
+class UsesCovariates(Protocol):
+    """A fitted method that reads features."""
+
+    @abstractmethod
+    def used_features(self, count: int) -> Bool[np.ndarray, " f"]:
+        """Which of this number of features have an influence on its forecasts."""
 
 
 class Method(Protocol):

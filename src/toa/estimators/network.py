@@ -46,6 +46,8 @@ _RISE = 0.3
 _TRAINING: Mapping[str, Any] = {"schedule": "onecycle", "weight_decay": 0.01, "clip_norm": 4.0}
 # regular series keep this share of their deviation
 _LEAST_DEVIATION = 0.01
+# steps before and after a step whose covariates act on it
+_AROUND = 2
 _TASK = HorizonForecasting()
 
 
@@ -371,6 +373,8 @@ def _config(
         steps=schedule["steps"],
         features=inputs.covariates.count,
         past_features=inputs.covariates.past_count,
+        # older files do not have it
+        around=architecture.get("around", 0),
         levels=spec.levels,
     )
 
@@ -399,6 +403,8 @@ def choose_architecture(
         # the network forecasts the difference from the last season, if the look-back has two
         seasonal = 1 < season <= lookback // 2 and not plain
         architecture["season"] = season if seasonal else 0
+    if inputs.covariates.covariates or inputs.covariates.holidays:
+        architecture["around"] = _AROUND
     return architecture | {"settings": settings}, float(recipe.get("operator_rate", 1.0))
 
 

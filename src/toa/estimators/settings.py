@@ -88,8 +88,13 @@ class ForecastSettings:
 
     @property
     def has_known_features(self) -> bool:
-        """Whether some features are known in advance, besides those of the calendar."""
-        return bool(self.covariates.covariates or self.covariates.holidays)
+        """Whether some features are known in advance."""
+        return bool(self.covariates.covariates or self.covariates.holidays or self.calendar)
+
+    @property
+    def has_features(self) -> bool:
+        """Whether there are features at all."""
+        return bool(self.covariates.columns) or self.has_known_features
 
     @property
     def halves(self) -> bool:

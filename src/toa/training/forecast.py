@@ -261,6 +261,7 @@ class HorizonModel(nn.Module):
         season: Steps of a season: f forecasts the difference from the last season; 0 for none.
         features: Number of all features F.
         past_features: Number of features that are known only in the past.
+        around: Steps before and after a step whose features g reads too; the last step of the horizon is repeated.
     """
 
     def __init__(
@@ -272,19 +273,21 @@ class HorizonModel(nn.Module):
         channels: int,
         season: int = 0,
         past_features: int = 0,
+        around: int = 0,
     ) -> None:
         super().__init__()
         self.model = model
         self.levels = levels
         self.season = season
         self.known = features - past_features
+        self.around = around
         self.effect: nn.Module | None = None
         self.lagged: nn.Linear | None = None
         if self.known:
             last = nn.Linear(_FEATURE_WIDTH, channels)
             nn.init.zeros_(last.weight)
             nn.init.zeros_(last.bias)
-            self.effect = nn.Sequential(nn.Linear(self.known, _FEATURE_WIDTH), nn.GELU(), last)
+            self.effect = nn.Sequential(nn.Linear(self.known * (2 * around + 1), _FEATURE_WIDTH), nn.GELU(), last)
         if past_features:
             steps = model.horizon // levels
             self.lagged = nn.Linear(model.lookback * past_features, steps * channels, bias=False)
@@ -307,8 +310,9 @@ class HorizonModel(nn.Module):
         self, inner: Callable[..., Any], series: Tensor, marks: Tensor | None, future_marks: Tensor | None
     ) -> tuple[Tensor, Any]:
         """Forecast at all levels from the outputs of `inner`, and its second output, None if it has one output."""
-        if self.effect is not None and marks is not None:
-            series = series - self.effect(marks[..., : self.known])
+        before, after = self._effects(marks, future_marks)
+        if before is not None:
+            series = series - before
         found = inner(series)
         forecast, penalty = (found, None) if isinstance(found, Tensor) else found
         split: Tensor = forecast.unflatten(1, (-1, self.levels))  # (B, P, Q, C)
@@ -317,9 +321,31 @@ class HorizonModel(nn.Module):
         if self.lagged is not None and marks is not None:
             added = self.lagged(marks[..., self.known :].flatten(1)).unflatten(1, (split.shape[1], -1))  # (B, P, C)
             split = split + added.unsqueeze(2)
-        if self.effect is not None and future_marks is not None:
-            split = split + self.effect(future_marks[..., : self.known]).unsqueeze(2)
+        if after is not None:
+            split = split + after.unsqueeze(2)
         return split, penalty
+
+    def _effects(self, marks: Tensor | None, future_marks: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """Effects of the features in the look-back (B, L, C) and in the forecast steps (B, P, C)."""
+        parts = [part[..., : self.known] for part in (marks, future_marks) if part is not None]
+        if self.effect is None or not parts:
+            return None, None
+        # both together, because steps at their border are neighbours
+        effects = self.effect(_with_neighbours(torch.cat(parts, 1), self.around))
+        if marks is None:
+            return None, effects
+        rows = marks.shape[1]
+        return effects[:, :rows], None if future_marks is None else effects[:, rows:]
+
+
+def _with_neighbours(features: Tensor, around: int) -> Tensor:
+    """Features (B, T, F) of each step and of its neighbours, (B, T, (2 around + 1) F); the ends are repeated."""
+    if not around:
+        return features
+    steps = features.shape[1]
+    moved = torch.arange(-around, around + 1, device=features.device)
+    places = (torch.arange(steps, device=features.device)[:, None] + moved).clamp(0, steps - 1)  # (T, 2 around + 1)
+    return features[:, places].flatten(2)
 
 
 def _last_season(series: Tensor, season: int, horizon: int) -> Tensor:
@@ -336,6 +362,7 @@ class HorizonRun(ForecastRun):
         levels: Quantile levels, trained with the pinball loss; none trains with `loss`.
         season: Steps of a season whose last values are added; 0 for none.
         steps: Batches per epoch, which may use only a part of the windows.
+        around: Steps before and after a step whose features act on it.
     """
 
     levels: tuple[float, ...] = ()
@@ -343,6 +370,7 @@ class HorizonRun(ForecastRun):
     past_features: int = 0
     season: int = 0
     steps: int = 1
+    around: int = 0
 
 
 class HorizonForecasting(Forecasting):
@@ -353,7 +381,7 @@ class HorizonForecasting(Forecasting):
     def build(self, config: Any, data: Any) -> nn.Module:
         levels = max(1, len(config.levels))
         model: Any = super().build(replace(config, horizon=config.horizon * levels), data)
-        sizes = {name: getattr(config, name) for name in ("features", "past_features", "season")}
+        sizes = {name: getattr(config, name) for name in ("features", "past_features", "season", "around")}
         return HorizonModel(model, levels=levels, channels=data.channels, **sizes)
 
     def target(self, config: Any, x: Tensor, y: Tensor) -> Tensor:

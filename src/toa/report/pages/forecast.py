@@ -70,7 +70,7 @@ def forecast_page(
     )
     if max(past.lengths) < max(panel.lengths):
         notes.append(f"The chart shows the last {max(past.lengths)} rows of each series.")
-    unused = fitted.inputs.covariates.unused(fitted.weights, fitted.effect)
+    unused = fitted.inputs.covariates.describe_unused(fitted.unused)
     sections = {
         "Forecast": [_forecast_chart(fitted, _first(past, most), forecasts, baselines, steps)],
         "Errors": _errors(fitted) if tested is None else _backtest(tested),
