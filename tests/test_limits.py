@@ -7,8 +7,8 @@ import torch
 from toa._limits import memory_budget, most_windows, unpacked_limit
 from toa.data.classification import Cases
 from toa.estimators import Forecaster
+from toa.estimators.calibrated import Choice
 from toa.estimators.fitted import windows_together
-from toa.estimators.intervals import Choice
 from toa.estimators.sizes import choose_schedule, classifier_schedule, detector_schedule
 from toa.training.classify import classify
 

@@ -133,11 +133,14 @@ def run_sets(
     data_dir: Path | None,
     out: Path,
 ) -> None:
-    """Run methods of `toa_bench.uea` or `toa_bench.tsb_ad` on sets; those that have a record are not run again."""
+    """Run methods of `toa_bench.uea`, `toa_bench.tsb_ad` or `toa_bench.user_tables` on sets.
+
+    Those that have a record are not run again. Methods of other packages, `RIVALS`, are run only if they are named.
+    """
     for dataset in datasets or ():
         check_choice("dataset", dataset, module.KNOWN)
     for method in methods or ():
-        check_choice("method", method, module.METHODS)
+        check_choice("method", method, (*module.METHODS, *module.RIVALS))
     run = partial(module.evaluate, data_dir=data_dir)
     sets = datasets or module.SETS
     run_pairs(benchmark, run, sets, methods or module.METHODS, module.LIMITED, work, module.TITLES, out)

@@ -20,6 +20,8 @@ from toa.training.detection import undefined, vus_metrics
 METHODS = ("toa", "toa-network", *MODELS[2:])
 # methods with a time limit, and scores to print
 LIMITED = METHODS[:2]
+# methods that only other packages have
+RIVALS: tuple[str, ...] = ()
 TITLES = {"vus_pr": "VUS-PR", "vus_roc": "VUS-ROC"}
 SETS = ("SMD-machine-1-6", "SMD-machine-2-1", "MSL", "SMAP")
 # rows of the buffer around anomalies, the default of TSB-AD's `get_metrics`

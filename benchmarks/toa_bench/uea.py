@@ -25,6 +25,8 @@ SETS = (
 METHODS = ("toa", "toa-network", "multirocket-hydra")
 # methods with a time limit, and scores to print
 LIMITED = METHODS[:2]
+# methods that only other packages have
+RIVALS: tuple[str, ...] = ()
 TITLES = {"accuracy": "accuracy", "validation": "cross-validated"}
 
 

@@ -26,13 +26,17 @@ from toa.data import DATASETS, load_collection, locate
 from toa.data.panel import Panel
 from toa.data.tables import read_dataset
 from toa.estimators import Forecaster
-from toa.estimators.baselines import BASELINES
+from toa.estimators.baselines import BASELINES, Baseline
+from toa.estimators.special_baselines import SPECIAL_BASELINES
 from toa.training.metrics import seasonal_error
+from toa_bench import table_rivals
 
 LEVEL = 0.8
-# the other methods are names of `toa.estimators.baselines.BASELINES`
-METHODS = ("toa", "seasonal naive", "drift", "theta", "damped trend")
+# the default methods; those after the first are names of `toa.estimators.baselines.BASELINES` and the last value
+METHODS = ("toa", "seasonal naive", "last value", "drift", "theta", "damped trend")
 LIMITED = METHODS[:1]
+# further methods, by other packages: run if they are named
+RIVALS = tuple(table_rivals.RIVALS)
 TITLES = {
     "mase": "MASE",
     "coverage": "coverage",
@@ -83,12 +87,14 @@ def evaluate(
         options: Further parameters of `toa.Forecaster`.
     """
     check_choice("dataset", dataset, SETS)
-    check_choice("method", method, METHODS)
+    check_choice("method", method, (*METHODS, *RIVALS))
     table = SETS[dataset](None if data_dir is None else Path(data_dir))
     begin = time.process_time()
     facts: dict[str, Any] = {}
     if method == "toa":
         forecast, lower, upper, facts = _forecast_by_toa(table, seed, options)
+    elif method in RIVALS:
+        forecast, lower, upper = table_rivals.forecast_by_rival(table, method, LEVEL)
     else:
         forecast, lower, upper = _forecast_by_baseline(table, method)
     seconds = round(time.process_time() - begin, 1)
@@ -248,7 +254,7 @@ def _forecast_by_baseline(table: UserTable, method: str) -> tuple[list[np.ndarra
         halves: list[np.ndarray] = []
         for first in range(0, len(actual), table.horizon):
             past = np.concatenate([history, actual[:first]])
-            parts.append(BASELINES[method](past[None], season=table.season, horizon=table.horizon)[0])
+            parts.append(_baseline(method)(past[None], season=table.season, horizon=table.horizon)[0])
             season = table.season if len(past) > 2 * table.season else 1
             deviation = float(np.sqrt(np.mean((past[season:] - past[:-season]) ** 2)))
             halves.append(quantile * deviation * np.sqrt(steps // season + 1))
@@ -258,6 +264,10 @@ def _forecast_by_baseline(table: UserTable, method: str) -> tuple[list[np.ndarra
         lower.append(forecast - half)
         upper.append(forecast + half)
     return forecasts, lower, upper
+
+
+def _baseline(name: str) -> Baseline:
+    return BASELINES[name] if name in BASELINES else SPECIAL_BASELINES[name].forecast
 
 
 # real sets

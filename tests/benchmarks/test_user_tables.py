@@ -1,9 +1,12 @@
 """`toa bench tables`: scores of forecasts and intervals by hand, and the made sets."""
 
+import sys
+
 import numpy as np
 import pytest
 
-from toa_bench.user_tables import METHODS, SETS, TITLES, UserTable, evaluate, score
+from toa_bench import table_rivals
+from toa_bench.user_tables import METHODS, RIVALS, SETS, TITLES, UserTable, evaluate, score
 
 
 def table() -> UserTable:
@@ -53,3 +56,46 @@ def test_a_baseline_is_scored_on_a_made_set(method) -> None:
 def test_an_unknown_set_names_the_known_ones() -> None:
     with pytest.raises(ValueError, match="growth"):
         evaluate("grwth", "toa")
+
+
+def test_a_rival_without_its_package_names_it(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "statsforecast.models", None)
+    with pytest.raises(ValueError, match=r"statsforecast.models must be installed, .* pip install statsforecast"):
+        evaluate("intermittent counts", "auto ets")
+
+
+def test_rivals_are_not_among_the_default_methods() -> None:
+    assert set(RIVALS) == {"auto ets", "mstl", "lightgbm"}
+    assert not set(RIVALS) & set(METHODS)
+
+
+class LastStep:
+    """Stands for LightGBM: predicts the last change again."""
+
+    Dataset = staticmethod(lambda features, target, params: (features, target))
+
+    @classmethod
+    def train(cls, parameters, data, num_boost_round):
+        features, target = data
+        assert len(features) == len(target)
+        return cls()
+
+    @staticmethod
+    def predict(rows, num_threads):
+        return -rows[:, -2]
+
+
+def test_trees_forecast_one_step_after_another_without_bounds(monkeypatch) -> None:
+    monkeypatch.setattr(table_rivals, "load_package", lambda name: LastStep)
+    line = np.arange(40.0) + 1.0
+    whole = UserTable(
+        histories=(line[:30], 2.0 * line[:30]),
+        actual=(line[30:36], 2.0 * line[30:36]),
+        horizon=3,
+        season=1,
+        freq="D",
+    )
+    forecast, lower, _ = table_rivals.forecast_by_rival(whole, "lightgbm", 0.8)
+    np.testing.assert_allclose(forecast[0], line[30:36])
+    np.testing.assert_allclose(forecast[1], 2.0 * line[30:36])
+    assert np.isnan(lower[0]).all()

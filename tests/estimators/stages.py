@@ -71,4 +71,5 @@ def validate_series(
 def ensemble_of(
     series: Sequence[np.ndarray], origins: RollingOrigins, validated: Mapping[str, Validated], season: int
 ) -> tuple[Ensemble, np.ndarray | None]:
-    return fit_ensemble(series, origins, validated, training_on(series, season, origins.horizon))
+    ensemble, forecasts = fit_ensemble(series, origins, validated, training_on(series, season, origins.horizon))
+    return ensemble, None if forecasts is None else forecasts.mean

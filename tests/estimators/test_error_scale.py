@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from toa.data.panel import Panel
 from toa.estimators import Forecaster
+from toa.estimators.calibrated import Choice
 from toa.estimators.choice import Ensemble
-from toa.estimators.error_scale import KINDS, ErrorScale, measure_rows
-from toa.estimators.intervals import Choice, independent_windows, interval_score
+from toa.estimators.error_effects import FEATURES, ErrorEffects, measure_phases
+from toa.estimators.error_scale import FIXED_KINDS, LEARNED, ErrorScale, measure_rows
+from toa.estimators.intervals import independent_windows
 
 OWNERS = np.array([0])
 
@@ -63,7 +65,7 @@ def test_the_oldest_kind_has_one_scale_for_all_forecasts() -> None:
     assert errors.at([1e6 * np.arange(30.0)], OWNERS) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FIXED_KINDS)
 def test_new_series_keep_the_scales_of_the_others(kind) -> None:
     errors = scale_of(kind, np.arange(30.0))
     wider = errors.add_series(np.array([[5.0]]), [np.arange(40.0)])
@@ -93,7 +95,7 @@ def test_intervals_of_growing_series_cover_their_share() -> None:
     actual = np.concatenate([values[-12:] for values in series])
     inside = (actual >= found["value_lower"].to_numpy()) & (actual <= found["value_upper"].to_numpy())
     assert model.choice_ is not None
-    assert model.choice_.error_scale.kind == "level"
+    assert model.choice_.error_scale.kind == LEARNED
     # 60 series whose errors hang together: four standard errors of a share of 0.8
     assert 0.7 <= inside.mean() <= 0.92
 
@@ -107,11 +109,6 @@ def test_errors_of_noise_are_independent_and_those_of_a_drift_are_not() -> None:
     assert 2.0 <= independent_windows(drift, owners, 2.0) < 8.0
     # windows of different series are no neighbours
     assert independent_windows(drift, np.arange(40), 2.0) == 40.0
-
-
-def test_the_interval_score_is_the_width_and_what_lies_outside() -> None:
-    score = interval_score(np.array([0.5, 3.0]), np.array([1.0, 1.0]), 0.8)
-    assert score == pytest.approx([2.0, 2.0 + 10.0 * 2.0])
 
 
 def test_twelve_rows_have_the_mean_of_three_simple_methods_and_an_interval() -> None:
@@ -150,3 +147,84 @@ def test_a_calm_history_has_a_narrower_interval_than_a_rough_one() -> None:
 def test_a_panel_of_one_value_has_no_measure() -> None:
     panel = Panel(values=(np.ones((1, 1)),), columns=("a",), ids=(None,))
     assert np.isnan(measure_rows("recent", panel.histories(("a",)), 1, 4)).all()
+
+
+def learned_scale(rows: int = 300) -> tuple[ErrorScale, np.ndarray, np.ndarray]:
+    """A scale that is learned from errors that are four times as large where the methods disagree ten times as much."""
+    random = np.random.default_rng(0)
+    spread = np.repeat(10.0 ** random.uniform(-1, 1, (rows, 1)), 4, axis=1)
+    missed = spread ** np.log10(4.0) * random.laplace(size=(rows, 4))
+    plain = scale_of("series", random.normal(size=40))
+    histories = [random.normal(size=40) for _ in range(rows)]
+    owners = np.zeros(rows, dtype=np.int64)
+    return plain.learn(histories, owners, spread, missed), spread, missed
+
+
+def test_errors_follow_the_disagreement_of_the_methods_where_they_did_at_the_origins() -> None:
+    scale, _, _ = learned_scale()
+    assert scale.effects is not None
+    coefficients = dict(zip(FEATURES, scale.effects.coefficients, strict=True))
+    assert coefficients["spread"] == pytest.approx(np.log10(4.0), abs=0.1)
+    history = [np.random.default_rng(1).normal(size=40)]
+    low, high = (scale.at(history, OWNERS, np.full((1, 4), spread)).mean() for spread in (0.3, 3.0))
+    assert 3.0 < high / low < 5.0
+
+
+def test_effects_of_errors_without_a_pattern_stay_near_the_prior() -> None:
+    random = np.random.default_rng(0)
+    features = [random.normal(size=(4, 3)) for _ in FEATURES]
+    prior = np.array([0.5, 0.0, 0.5, 0.0, 0.0])
+    few = ErrorEffects.fit(features, np.ones((4, 3)), prior)
+    assert np.abs(few.coefficients - prior).max() < 0.5
+    none = ErrorEffects.fit(features, np.full((4, 3), np.nan), prior)
+    assert none.coefficients.tolist() == prior.tolist()
+    missing = ErrorEffects.fit(features, np.where(np.arange(12).reshape(4, 3) < 6, np.nan, 1.0), prior)
+    assert np.isfinite(missing.coefficients).all()
+
+
+def test_a_phase_is_the_usual_change_at_its_step_of_the_season() -> None:
+    random = np.random.default_rng(0)
+    calm = random.normal(size=(200, 4)) * np.array([0.0, 0.0, 1.0, 1.0])
+    phases = measure_phases([calm.ravel(), np.arange(5.0)], 4, 6)
+    # drawn to 1 by four seasons of the usual change
+    assert phases[0, [0, 1, 4, 5]] == pytest.approx(4.0 / (4.0 + 13.0), rel=0.01)
+    assert (phases[0, [2, 3]] > 1.2).all()
+    assert phases[1].tolist() == [1.0] * 6
+    # the same beside other histories
+    np.testing.assert_array_equal(measure_phases([calm.ravel()[-9:]], 4, 6), [phases[1]])
+    beside = measure_phases([calm.ravel()[-17:], calm.ravel()], 4, 6)
+    np.testing.assert_array_equal(measure_phases([calm.ravel()[-17:]], 4, 6)[0], beside[0])
+    assert measure_phases([calm.ravel()], 1, 3).tolist() == [[1.0] * 3]
+
+
+def test_nights_without_errors_have_narrow_intervals() -> None:
+    """All steps of a day had the width of their distance from the origin before."""
+    random = np.random.default_rng(0)
+    steps = np.arange(960)
+    is_day = (steps % 24 >= 8) & (steps % 24 < 18)
+    rows = np.where(is_day, 50.0 + 10.0 * random.normal(size=960), 0.0)[:, None]
+    model = Forecaster(horizon=12, interval=0.8, season=24, effort="least").fit(rows)
+    found = model.predict()
+    width = (found["upper"] - found["lower"])[:, 0]
+    assert width[:8].mean() < 0.5 * width[8:].mean()
+
+
+def test_the_median_is_the_forecast_and_outer_quantiles_are_those_of_the_interval() -> None:
+    """Quantiles of few windows were narrower than the interval, which alone was widened."""
+    rows = np.cumsum(np.random.default_rng(1).normal(size=(40, 1)), axis=0)
+    model = Forecaster(horizon=6, interval=0.8, quantiles=(0.1, 0.5, 0.9), season=1, effort="least").fit(rows)
+    found = model.predict()
+    low, middle, high = np.moveaxis(found["quantiles"], 1, 0)
+    np.testing.assert_allclose(middle, found["forecast"])
+    ratio = (high - low) / (found["upper"] - found["lower"])
+    assert ((ratio > 0.8) & (ratio < 1.25)).all()
+
+
+def test_the_shortest_tables_have_quantiles_like_their_interval() -> None:
+    """Rows that allow no origin had no quantiles at all."""
+    table = np.arange(9.0)[:, None] + np.random.default_rng(0).normal(size=(9, 1))
+    with pytest.warns(UserWarning, match="comes from differences of the rows"):
+        model = Forecaster(horizon=3, interval=0.8, quantiles=(0.1, 0.9), season=1).fit(table)
+    found = model.predict()
+    np.testing.assert_allclose(found["quantiles"][:, 0], found["lower"])
+    np.testing.assert_allclose(found["quantiles"][:, 1], found["upper"])

@@ -13,7 +13,7 @@ from tests.support import message
 from toa.data.formats import read_frame, write_frame
 from toa.data.frames import read_panel
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
-from toa.estimators.intervals import Choice
+from toa.estimators.calibrated import Choice
 from toa.estimators.scorers import PCA
 
 pl = pytest.importorskip("polars")

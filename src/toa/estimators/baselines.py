@@ -125,7 +125,7 @@ def theta(history: History, season: int, horizon: int) -> Forecast:
         offset = (1.0 - (1.0 - weight) ** count) / weight
         return chosen[:, None] + 0.5 * slope[:, None] * (np.arange(horizon) + offset[:, None])
 
-    return _without_season(history, season, horizon, forecast)
+    return without_season(history, season, horizon, forecast)
 
 
 @BASELINES.register("damped trend")
@@ -142,7 +142,7 @@ def damped_trend(history: History, season: int, horizon: int) -> Forecast:
         growth = np.cumsum(phi[best][:, None] ** np.arange(1, horizon + 1), 1)
         return level[:, None] + growth * trend[:, None]
 
-    return _without_season(history, season, horizon, forecast)
+    return without_season(history, season, horizon, forecast)
 
 
 @BASELINES.register("optimised theta")
@@ -157,7 +157,7 @@ def optimised_theta(history: History, season: int, horizon: int) -> Forecast:
         blocks = _grid_blocks(len(values), len(alpha))
         return np.concatenate([_follow_line(values[block], alpha, share, horizon) for block in blocks])
 
-    forecasts = _without_season(history, season, horizon, forecast)
+    forecasts = without_season(history, season, horizon, forecast)
     short = np.isfinite(history).sum(1) <= _UNCOUNTED
     # no error counts: there is nothing to choose by
     forecasts[short] = theta(history[short], season, horizon)
@@ -433,7 +433,7 @@ def row_blocks(rows: np.ndarray) -> Iterator[slice]:
     return (slice(start, start + _BLOCK) for start in range(0, len(rows), _BLOCK))
 
 
-def _without_season(
+def without_season(
     history: History, season: int, horizon: int, forecast: Callable[[np.ndarray], np.ndarray]
 ) -> Forecast:
     """Apply a method to the series without their seasons, in blocks of similar lengths."""

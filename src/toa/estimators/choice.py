@@ -19,10 +19,11 @@ import numpy as np
 from jaxtyping import Float64
 
 from toa.estimators.baselines import BASELINES, SEASONS_TO_TELL, has_season, repeat_season
+from toa.estimators.comparison import is_clearly_lower, score_per_series
 from toa.estimators.lag_methods import FittedBaseline, baseline_rows, local_rows
 from toa.estimators.methods import FittedMethod, Histories, Training, UsesCovariates, Validated
 from toa.estimators.origins import ROUNDING, RollingOrigins, SeriesList, align_series, series_scale
-from toa.estimators.weights import greedy_weights, weighted_mean
+from toa.estimators.weights import MeanForecast, greedy_weights, mean_forecast, weighted_mean
 
 # windows that the best baseline counts as in the weights
 _PRIOR_WINDOWS = 6.0
@@ -49,6 +50,10 @@ _ONLY_METHOD = "seasonal naive"
 # windows that do not overlap, below which errors at the origins are chance and the methods below share the weight
 _TOO_FEW_WINDOWS = 1.5
 _SHORT_METHODS = ("seasonal naive", "theta", "optimised theta")
+# repeats the last value; without a season, the seasonal naive forecast does
+_LAST_VALUE = "last value"
+# largest error of a mean that is clearly below that of the last value, as a share of it
+_HARDLY_BETTER = 0.97
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,8 +92,16 @@ class Ensemble:
         self, series: SeriesList, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None
     ) -> Float64[np.ndarray, "n p"]:
         """Forecast after the end of each series; `others` has the forecasts of other methods with a weight."""
+        return self.forecast(series, others).mean
+
+    def forecast(
+        self, series: SeriesList, others: Mapping[str, Float64[np.ndarray, "n p"]] | None = None
+    ) -> MeanForecast:
+        """The forecast of `predict`, and how far the methods are apart."""
         members = self.members(series, self.weights) | dict(others or {})
-        return _continue_exactly(series, self.season, weighted_mean(self.weights, members), members.get(_REGRESSION))
+        forecast = mean_forecast(self.weights, members)
+        mean = _continue_exactly(series, self.season, forecast.mean, members.get(_REGRESSION))
+        return MeanForecast(mean, forecast.spread)
 
     def members(self, series: SeriesList, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Forecasts (N, P) of those of the methods that are baselines or in `fitted`."""
@@ -111,7 +124,7 @@ class Ensemble:
 
 def fit_ensemble(
     series: SeriesList, origins: RollingOrigins, validated: Mapping[str, Validated], training: Training
-) -> tuple[Ensemble, Float64[np.ndarray, "w p"] | None]:
+) -> tuple[Ensemble, MeanForecast | None]:
     """Choose weights at the origins, then fit the methods with a weight that read past values alone to all rows.
 
     Returns also the forecasts of the ensemble at the origins. Without origins with actual values these are None, and
@@ -125,6 +138,12 @@ def fit_ensemble(
     scale = series_scale(series, season)
     with_covariates = [name for name, method in validated.items() if isinstance(method.fitted, UsesCovariates)]
     weights, errors, changes = weigh_with_covariates(origins, series, forecasts, scale, with_covariates)
+    last = _LAST_VALUE if season > 1 else _ONLY_METHOD
+    if last in forecasts and not _beats(weighted_mean(weights, forecasts), forecasts[last], origins, series, scale):
+        weights = {last: 1.0}
+        times = errors["ensemble"] / errors[last]
+        changes = {name: (1.0 + change) * times - 1.0 for name, change in changes.items()}
+        errors["ensemble"] = errors[last]
     simple = [name for name in _SHORT_METHODS if name in forecasts]
     if is_too_short(origins) and simple:
         weights = {name: 1.0 / len(simple) for name in simple}
@@ -136,11 +155,12 @@ def fit_ensemble(
             refitted = method.refit(training)
             assert refitted is not None, "more rows than before the origins are enough"
             fitted[name] = refitted
-    mean = weighted_mean(weights, forecasts)
+    forecast = mean_forecast(weights, forecasts)
     # as in the forecasts to come; these windows have no part in the weights
     exact = np.flatnonzero(scale[origins.series] == 0)
     histories = origins.histories(series)
     regression = forecasts[_REGRESSION][exact] if _REGRESSION in forecasts else None
+    mean = forecast.mean.copy()
     mean[exact] = _continue_exactly([histories[index] for index in exact], season, mean[exact], regression)
     ensemble = Ensemble(
         season=season,
@@ -152,7 +172,7 @@ def fit_ensemble(
         seasonal=has_season(training.history, season),
         changes=changes,
     )
-    return ensemble, mean
+    return ensemble, MeanForecast(mean, forecast.spread)
 
 
 def is_too_short(origins: RollingOrigins) -> bool:
@@ -226,6 +246,27 @@ def weigh_at(
     counts = np.where(origins.back == origins.back.min(), _LAST_ORIGIN, 1.0)
     unit = scale[origins.series]
     return choose_weights(forecasts, origins.actual(series), unit, origins.independent, counts, first)
+
+
+def _beats(
+    mean: Float64[np.ndarray, "w p"],
+    last: Float64[np.ndarray, "w p"],
+    origins: RollingOrigins,
+    series: SeriesList,
+    scale: Float64[np.ndarray, " n"],
+) -> bool:
+    """Whether the mean of methods is better than the last value by a clear share, or by more than chance over series.
+
+    A mean that is chosen by the same windows is a little better there even for a random walk. True without a scale.
+    """
+    unit = np.where(scale > 0, scale, np.nan)[origins.series][:, None]
+    actual = origins.actual(series)
+    error, plain = (
+        score_per_series((np.abs(part - actual) / unit)[:, :, None], origins.series) for part in (mean, last)
+    )
+    if not plain.any():
+        return True
+    return bool(error.mean() < _HARDLY_BETTER * plain.mean()) or is_clearly_lower(error, plain)
 
 
 def choose_weights(

@@ -1,7 +1,7 @@
 """Scale of the errors of a forecast: it follows how uneven the rows before the forecast are, or their level.
 
     scale = ErrorScale.of_fit("recent", scale, series, season=24, horizon=24)
-    scale.at(histories, owners)    # (W, C), one per forecast
+    scale.at(histories, owners)    # (W, 1, C), or (W, P, C) if it differs between steps
 
 After a calm season errors are smaller than after a rough one, and a series that grows has growing errors. The scale of
 a series and column, its seasonal error, is therefore multiplied per forecast by
@@ -11,8 +11,11 @@ a series and column, its seasonal error, is therefore multiplied per forecast by
     "series"    no factor, as in older files
     "recent"    measure: mean |x[t] - x[t - season]| of the last rows; reference: the scale; power 1/2
     "level"     measure: mean |x[t]| of the last season; reference: that of the rows of the fit; power 1
+    "learned"   the factor of `toa.estimators.error_effects`, whose coefficients are fitted at the rolling origins
 
-Alphabet: S series, C columns, W windows, N one per window and column, or per series and column.
+The first three are those of older files.
+
+Alphabet: S series, C columns, W windows, P horizon, N one per window and column, or per series and column.
 """
 
 from collections.abc import Sequence
@@ -23,8 +26,20 @@ from jaxtyping import Float64, Int64
 
 from toa._checks import check_choice
 from toa.estimators.baselines import align_histories
+from toa.estimators.error_effects import (
+    FEATURES,
+    ErrorEffects,
+    make_features,
+    measure_phases,
+    phase_rows,
+)
 
-KINDS = ("series", "recent", "level")
+# kinds with a fixed factor
+FIXED_KINDS = ("series", "recent", "level")
+LEARNED = "learned"
+KINDS = (*FIXED_KINDS, LEARNED)
+# coefficients to which the learned ones are drawn; the others are drawn to 0
+_PRIOR = {"recent": 0.5, "phase": 0.5}
 # exponent of the factor: half of the way on a logarithmic scale, because recent rows are few
 _POWER = {"recent": 0.5, "level": 1.0}
 # fewest rows in which "recent" measures
@@ -43,7 +58,9 @@ class ErrorScale:
     Attributes:
         kind: One of `KINDS`.
         scale: Scale (S, C), above 0.
-        reference: Measure (S, C) at which the factor is 1; NaN or 0 for series whose factor is always 1.
+        reference: Measure (S, C) at which the factor is 1; NaN or 0 for series whose factor is always 1. Of "learned"
+            the seasonal error, in which features are measured.
+        effects: Coefficients of "learned"; None for the other kinds.
     """
 
     kind: str
@@ -51,6 +68,7 @@ class ErrorScale:
     reference: Float64[np.ndarray, "s c"]
     season: int
     horizon: int
+    effects: ErrorEffects | None = None
 
     def __post_init__(self) -> None:
         check_choice("error scale", self.kind, KINDS)
@@ -72,25 +90,73 @@ class ErrorScale:
         return cls(kind=kind, scale=scale, reference=reference, season=season, horizon=horizon)
 
     def at(
-        self, histories: Sequence[Float64[np.ndarray, " _"]], owners: Int64[np.ndarray, " w"]
-    ) -> Float64[np.ndarray, "w c"]:
-        """Scales of forecasts after histories; `owners` are the series of the windows."""
-        scale = self.scale[owners]
+        self,
+        histories: Sequence[Float64[np.ndarray, " _"]],
+        owners: Int64[np.ndarray, " w"],
+        spread: Float64[np.ndarray, "n p"] | None = None,
+    ) -> Float64[np.ndarray, "w p c"]:
+        """Scales of forecasts after histories.
+
+        Args:
+            owners: Series of each window.
+            spread: Mean distance of the methods from each forecast; only "learned" reads it.
+        """
+        scale = self.scale[owners][:, None]  # (W, 1, C)
         if self.kind == "series":
             return scale
-        measured = measure_rows(self.kind, histories, self.season, self.horizon).reshape(scale.shape)
+        if self.effects is not None:
+            assert spread is not None
+            features = self.features(histories, owners, spread)
+            factors = self.effects.factor(features).reshape(len(owners), scale.shape[2], -1)
+            return scale * factors.swapaxes(1, 2)
+        measured = measure_rows(self.kind, histories, self.season, self.horizon).reshape(len(owners), -1)
         reference = self.reference[owners]
         usable = np.isfinite(measured) & (reference > 0)
-        ratio = np.ones_like(scale)
+        ratio = np.ones_like(reference)
         ratio[usable] = np.clip(measured[usable] / reference[usable], _LEAST_RATIO, _LARGEST_RATIO)
-        return scale * ratio ** _POWER[self.kind]
+        return scale * (ratio ** _POWER[self.kind])[:, None]
+
+    def features(
+        self,
+        histories: Sequence[Float64[np.ndarray, " _"]],
+        owners: Int64[np.ndarray, " w"],
+        spread: Float64[np.ndarray, "n p"],
+    ) -> list[Float64[np.ndarray, "n _"]]:
+        """What the errors of these forecasts depend on, in the order of `FEATURES`."""
+        return make_features(
+            measure_rows("recent", histories, self.season, self.horizon),
+            measure_rows("level", histories, self.season, self.horizon),
+            measure_phases(histories, self.season, self.horizon),
+            spread,
+            self.reference[owners].ravel(),
+        )
+
+    def learn(
+        self,
+        histories: Sequence[Float64[np.ndarray, " _"]],
+        owners: Int64[np.ndarray, " w"],
+        spread: Float64[np.ndarray, "n p"],
+        missed: Float64[np.ndarray, "n p"],
+    ) -> "ErrorScale":
+        """The learned scale by forecasts at the origins and their errors, NaN where there is no actual value."""
+        error = missed / self.scale[owners].reshape(-1, 1)
+        # columns without any error, such as constant ones, tell nothing of the others
+        by_column = error.reshape(len(owners), -1, self.horizon)
+        has_errors = np.nan_to_num(by_column).any(axis=(0, 2))
+        error = np.where(has_errors[:, None], by_column, np.nan).reshape(error.shape)
+        drawn_to = np.array([_PRIOR.get(name, 0.0) for name in FEATURES])
+        plain: ErrorScale = replace(self, kind=LEARNED, reference=self.scale)
+        effects = ErrorEffects.fit(plain.features(histories, owners, spread), error, drawn_to)
+        learned: ErrorScale = replace(plain, effects=effects)
+        return learned
 
     @property
     def rows_read(self) -> int:
         """Rows before a forecast that the factor depends on."""
         if self.kind == "series":
             return 0
-        return self.season + (0 if self.kind == "level" else _recent_rows(self.season, self.horizon))
+        recent = self.season + (0 if self.kind == "level" else _recent_rows(self.season, self.horizon))
+        return max(recent, phase_rows(self.season)) if self.kind == LEARNED else recent
 
     def add_series(
         self, scale: Float64[np.ndarray, "new c"], histories: Sequence[Float64[np.ndarray, " _"]]

@@ -10,9 +10,11 @@ from toa.estimators.network_method import Networks
 from toa.estimators.pretrained_method import Pretrained
 from toa.estimators.regressions import Regressions
 from toa.estimators.settings import ForecastSettings
+from toa.estimators.special_baselines import SpecialBaselines
 
 FAMILIES: Registry[Family] = Registry("family of methods")
 FAMILIES.register("baselines")(Baselines())
+FAMILIES.register("special")(SpecialBaselines())
 FAMILIES.register("linear")(LinearModels())
 FAMILIES.register("trees")(Trees())
 FAMILIES.register("columns")(AllColumns())

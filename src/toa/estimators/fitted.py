@@ -21,14 +21,15 @@ from toa.data.frequency import Frequency
 from toa.data.panel import Panel
 from toa.estimators.architecture import NETWORK, NO_NETWORK
 from toa.estimators.baselines import BASELINES, align_histories
+from toa.estimators.calibrated import Choice
 from toa.estimators.context import ContextRows
 from toa.estimators.covariate_effects import CovariateEffect
-from toa.estimators.intervals import Choice
 from toa.estimators.lag_methods import history_rows
 from toa.estimators.methods import FittedMethod, ForecastRows, Histories, to_rows
 from toa.estimators.network import FittedNetwork, Inputs, fit_scaler
 from toa.estimators.origins import series_scale
 from toa.estimators.regressions import FittedRegression
+from toa.estimators.special_baselines import SPECIAL_BASELINES
 from toa.estimators.units import Prediction, check_forecast, join_batches
 
 # windows that are combined together: bounds the memory of their histories
@@ -247,7 +248,8 @@ def predict(fitted: FittedForecaster, panel: Panel, steps: int, future: Any, opt
 def predict_baseline(fitted: FittedForecaster, name: str, panel: Panel, steps: int) -> Any:
     """The same by a baseline alone."""
     history = align_histories(panel.histories(fitted.columns), history_rows(fitted.season, fitted.horizon))
-    rows = BASELINES[name](history, fitted.season, steps)
+    baseline = BASELINES[name] if name in BASELINES else SPECIAL_BASELINES[name].forecast
+    rows = baseline(history, fitted.season, steps)
     forecast = rows.reshape(len(panel), -1, steps).transpose(0, 2, 1)
     return write_forecast(panel, {"forecast": forecast}, steps, fitted.columns, ())
 

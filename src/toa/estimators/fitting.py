@@ -23,6 +23,7 @@ from toa.data.frequency import season_of
 from toa.data.panel import Panel
 from toa.estimators.architecture import NETWORK
 from toa.estimators.baselines import choose_season
+from toa.estimators.calibrated import Choice
 from toa.estimators.channel_networks import FittedChannelNetwork
 from toa.estimators.choice import fit_ensemble, is_too_short, weigh_at
 from toa.estimators.context import ContextRows
@@ -32,7 +33,7 @@ from toa.estimators.effort import Ceiling
 from toa.estimators.families import candidates
 from toa.estimators.fit_rows import FitRows
 from toa.estimators.fitted import FittedForecaster
-from toa.estimators.intervals import Choice, calibrate
+from toa.estimators.intervals import calibrate
 from toa.estimators.methods import FittedMethod, Histories, Training, UsesCovariates, Validated, validate
 from toa.estimators.network import FittedNetwork, Inputs, average_networks
 from toa.estimators.network_method import FittedNetworks, fit_alone

@@ -13,6 +13,7 @@ from toa._limits import check_unpacked, shorten
 from toa.data.frequency import season_of
 from toa.estimators.architecture import NETWORK
 from toa.estimators.baselines import REGRESSIONS
+from toa.estimators.calibrated import Choice
 from toa.estimators.context import ContextRows
 from toa.estimators.covariate_effects import CovariateEffect
 from toa.estimators.covariate_use import find_unused
@@ -20,7 +21,6 @@ from toa.estimators.covariates import Covariates
 from toa.estimators.families import FAMILIES
 from toa.estimators.files import tensors_under
 from toa.estimators.fitted import FittedForecaster
-from toa.estimators.intervals import Choice
 from toa.estimators.methods import FittedMethod, UsesCovariates
 from toa.estimators.network import FittedNetwork, Inputs, build_network
 from toa.estimators.regressions import FittedRegression

@@ -26,15 +26,16 @@ from toa.estimators.architecture import NETWORK
 from toa.estimators.backtest import Backtest, backtest_windows, compare_with_actual, first_tested, forecast_with_refits
 from toa.estimators.base import Estimator
 from toa.estimators.baselines import BASELINES
+from toa.estimators.calibrated import Choice
 from toa.estimators.covariates import Covariates
 from toa.estimators.effort import Ceiling
 from toa.estimators.fitted import FittedForecaster, example_inputs, predict, predict_baseline
 from toa.estimators.fitting import fit_forecaster
 from toa.estimators.forecast_files import forecaster_state, restore_forecaster
 from toa.estimators.importance import Importance, sample_rows
-from toa.estimators.intervals import Choice
 from toa.estimators.network_importance import explain_network
 from toa.estimators.settings import ForecastSettings, NetworkSpec
+from toa.estimators.special_baselines import SPECIAL_BASELINES
 from toa.estimators.streams import as_rows
 from toa.estimators.units import check_forecast
 from toa.training.metrics import FORECAST_METRICS
@@ -245,8 +246,8 @@ class Forecaster(Estimator):
         return self
 
     def predict_baseline(self, name: str, data: Any = None, *, horizon: int | None = None) -> Any:
-        """Forecast by a baseline of `toa.estimators.baselines.BASELINES` alone; see `predict`."""
-        check_choice("name", name, BASELINES)
+        """Forecast by a baseline of `BASELINES` or `SPECIAL_BASELINES` of `toa.estimators` alone; see `predict`."""
+        check_choice("name", name, (*BASELINES, *SPECIAL_BASELINES))
         panel, steps = self._read_rows(data, horizon)
         return predict_baseline(self.fitted_, name, panel, steps)
 

@@ -147,9 +147,13 @@ def conformal_width(scores: Tensor, level: float) -> Tensor:
     This is the ceil((N + 1) level)-th smallest score of each step and channel. A new score that is exchangeable with
     these is at most the width with probability `level` or more.
     """
-    count = len(scores)
-    rank = math.ceil((count + 1) * level)
-    if rank > count:
+    check_windows(len(scores), level)
+    return scores.kthvalue(math.ceil((len(scores) + 1) * level), 0).values
+
+
+def check_windows(count: int, level: float) -> None:
+    """Raise ValueError if an interval of this probability needs more windows than these to calibrate on."""
+    if math.ceil((count + 1) * level) > count:
         least = math.ceil(round(level / (1.0 - level), 6))
         raise ArgumentError(
             Argument("interval", level),
@@ -158,7 +162,6 @@ def conformal_width(scores: Tensor, level: float) -> Tensor:
             Phrase("raise ", Argument("validation_share")),
             "use a longer series or a smaller interval",
         )
-    return scores.kthvalue(rank, 0).values
 
 
 def check_forecast(prediction: Prediction, columns: Sequence[str]) -> None:

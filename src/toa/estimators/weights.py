@@ -1,8 +1,10 @@
 """Weights of a mean of several methods, chosen one by one."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float64
 
 # how often methods are added to the mean
 _STEPS = 20
@@ -33,6 +35,26 @@ def greedy_weights(
             best = added
             least = losses[name]
     return {name: best.count(name) / len(best) for name in members if name in best}, least
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeanForecast:
+    """Weighted means of forecasts.
+
+    Attributes:
+        mean: The weighted means (N, P).
+        spread: Weighted mean distance (N, P) of the methods from them.
+    """
+
+    mean: Float64[np.ndarray, "n p"]
+    spread: Float64[np.ndarray, "n p"]
+
+
+def mean_forecast(weights: Mapping[str, float], members: Mapping[str, np.ndarray]) -> MeanForecast:
+    """The weighted mean of forecasts, and how far its members are apart."""
+    mean = weighted_mean(weights, members)
+    distances = {name: np.abs(members[name] - mean) for name in weights}
+    return MeanForecast(mean, weighted_mean(weights, distances))
 
 
 def weighted_mean(weights: Mapping[str, float], members: Mapping[str, np.ndarray]) -> np.ndarray:
