@@ -461,7 +461,10 @@ def test_rows_after_an_origin_do_not_change_the_scale_of_a_new_series(several) -
 
 
 BAD_FUTURE = {
-    "none": (lambda: None, ("future must have the covariates 'promo' of the next 6 steps", "None")),
+    "none": (
+        lambda: None,
+        ("future must have the covariates 'promo' of the next 6 steps, got None; pass a table", "past_covariates"),
+    ),
     "id": (lambda: future(x=160), ("future must have rows of every id", "'y'")),
     "few": (
         lambda: future(5),
