@@ -31,6 +31,8 @@ from toa_bench.user_tables import LEVEL, UserTable, score
 
 METHODS = ("toa", "toa without covariates", "lightgbm direct", "lightgbm recursive", "seasonal naive")
 LIMITED = METHODS[:2]
+# methods that run only if they are named
+RIVALS: tuple[str, ...] = ()
 TITLES = {"mase": "MASE", "coverage": "coverage", "width": "width", "interval_score": "interval score"}
 SCORES = tuple(TITLES)
 HOURS = 24

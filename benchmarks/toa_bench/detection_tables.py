@@ -41,6 +41,8 @@ KNOWN = detection_parts.SETS
 MODELS = {"toa": "auto", "z-score": "z-score", "pca mean": "pca mean"}
 METHODS = tuple(MODELS)
 LIMITED = METHODS[:1]
+# methods that only other packages have
+RIVALS: tuple[str, ...] = ()
 TITLES = {
     "vus_pr": "VUS-PR",
     "anomalies": "anomalies",

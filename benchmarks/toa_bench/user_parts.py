@@ -14,7 +14,7 @@ from toa._checks import ArgumentError, check_choice
 from toa._console import make_console
 from toa_bench.leaderboards import run_sets
 
-# modules with SETS, KNOWN, METHODS, LIMITED, TITLES and `evaluate`
+# modules with SETS, KNOWN, METHODS, RIVALS, LIMITED, TITLES and `evaluate`
 PARTS = {
     "forecasting": "toa_bench.user_tables",
     "detection": "toa_bench.detection_tables",
@@ -44,15 +44,20 @@ def run_parts(
         check_choice("part", part, PARTS)
     modules = {part: import_module(PARTS[part]) for part in parts or PARTS}
     _check_names("dataset", datasets, [module.KNOWN for module in modules.values()])
-    _check_names("method", methods, [module.METHODS for module in modules.values()])
+    _check_names("method", methods, [_methods(module) for module in modules.values()])
     console = make_console()
     for part, module in modules.items():
         chosen = None if datasets is None else [name for name in datasets if name in module.KNOWN]
-        wanted = COMPARED.get(part) if methods is None else [name for name in methods if name in module.METHODS]
+        wanted = COMPARED.get(part) if methods is None else [name for name in methods if name in _methods(module)]
         if chosen == [] or wanted == []:
             continue
         console.print(f"{part}:")
         run_sets(BENCHMARKS[part], module, chosen, wanted, work, data_dir, outs[part])
+
+
+def _methods(module: Any) -> tuple[str, ...]:
+    """All methods of a part, also those that run only if they are named."""
+    return (*module.METHODS, *module.RIVALS)
 
 
 def _check_names(kind: str, names: Sequence[str] | None, known: Sequence[Any]) -> None:

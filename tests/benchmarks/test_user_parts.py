@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.benchmarks.test_cli import call
-from toa_bench import detection_tables, uea, user_tables
+from toa_bench import covariate_tables, detection_tables, tsb_ad, uea, user_tables
 
 MODULES = {"forecasting": user_tables, "detection": detection_tables, "classification": uea}
 
@@ -63,3 +63,11 @@ def test_a_set_or_a_method_belongs_to_its_part(measured, tmp_path) -> None:
         code, text = call("tables", *words, *outs(tmp_path))
         assert code == 2
         assert expected in text
+
+
+@pytest.mark.parametrize("module", [covariate_tables, detection_tables, tsb_ad, uea, user_tables])
+def test_a_benchmark_of_sets_states_what_its_command_needs(module) -> None:
+    assert set(module.SETS) <= set(module.KNOWN)
+    assert set(module.LIMITED) <= set(module.METHODS)
+    assert not set(module.METHODS) & set(module.RIVALS)
+    assert module.TITLES
