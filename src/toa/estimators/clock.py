@@ -5,6 +5,8 @@
 Alphabet: T rows, P horizon, S series.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from jaxtyping import Int64
@@ -38,13 +40,22 @@ def clock_of(panel: Panel, horizon: int) -> list[Clock]:
     if week == 1:
         return [np.zeros((rows + horizon, PARTS), dtype=np.int64) for rows in panel.lengths]
     assert panel.times is not None
-    assert panel.freq is not None
-    clocks = []
+    # most series of a table have the same times
+    clocks: dict[tuple[Any, Any, int], Clock] = {}
+    parts = []
     for times in panel.times:
-        ahead = make_times(times[-1], panel.freq, horizon + 1)[1:]
-        dates = times.append(ahead)
-        assert isinstance(dates, pd.DatetimeIndex)
-        hours = np.asarray(dates.hour, dtype=np.int64) if day > 1 else np.zeros(len(dates), dtype=np.int64)
-        parts = (hours, dates.day_of_week, dates.day_of_year)
-        clocks.append(np.stack([np.asarray(part, dtype=np.int64) for part in parts], axis=1))
-    return clocks
+        key = (times[0], times[-1], len(times))
+        if key not in clocks:
+            assert panel.freq is not None
+            ahead = make_times(times[-1], panel.freq, horizon + 1)[1:]
+            clocks[key] = _clock_of_dates(times.append(ahead), has_hours=day > 1)
+        parts.append(clocks[key])
+    return parts
+
+
+def _clock_of_dates(dates: pd.Index, *, has_hours: bool) -> Clock:
+    assert isinstance(dates, pd.DatetimeIndex)
+    hours = dates.hour if has_hours else np.zeros(len(dates))
+    return np.stack(
+        [np.asarray(part, dtype=np.int64) for part in (hours, dates.day_of_week, dates.day_of_year)], axis=1
+    )

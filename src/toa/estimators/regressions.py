@@ -51,16 +51,21 @@ class EffectParts:
     later: Float64[np.ndarray, "w p c"]
 
 
-def split_effect(histories: Histories, effect: CovariateEffect, horizon: int) -> EffectParts:
-    """Take the effect of the features from the columns."""
+def split_effect(histories: Histories, effect: CovariateEffect, horizon: int, rows_read: int) -> EffectParts:
+    """Take the effect of the features from the columns, in the last `rows_read` rows before each window."""
     panel = histories.panel
     scale = histories.scale
     assert panel is not None
     assert scale is not None
     clocks = clock_of(panel, horizon)
-    effects = [
-        effect.of(rows, clock) * unit for rows, clock, unit in zip(histories.features, clocks, scale, strict=True)
-    ]
+    effects = [np.zeros((rows, len(histories.columns))) for rows in panel.lengths]
+    owners = np.array([index for index, _ in histories.places])
+    stops = np.array([stop for _, stop in histories.places])
+    for index in np.unique(owners).tolist():
+        own_stops = stops[owners == index]
+        reached = slice(max(0, int(own_stops.min()) - rows_read), int(own_stops.max()) + horizon)
+        rows = histories.features[index]
+        effects[index][reached] = effect.of(rows[reached], clocks[index][: len(rows)][reached]) * scale[index]
     if histories.ahead is None:
         later = [effects[index][stop : stop + horizon] for index, stop in histories.places]
     else:
@@ -94,8 +99,8 @@ class FittedRegression:
 
     def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
-        parts = split_effect(histories, self._used_effect, self.horizon)
         rows_read = history_rows(self.season, self.horizon)
+        parts = split_effect(histories, self._used_effect, self.horizon, rows_read)
         history = align_histories(parts.panel.histories(histories.columns, histories.places, rows_read))
         plain = BASELINES[REGRESSIONS[self.name]](history, self.season, self.horizon)
         return plain + to_rows(parts.later)
@@ -145,7 +150,7 @@ class FittedLinearRegression:
 
     def forecast(self, histories: Histories) -> ForecastRows:
         """See `FittedMethod`."""
-        parts = split_effect(histories, self.effect, self.horizon)
+        parts = split_effect(histories, self.effect, self.horizon, self.rows_read)
         history = parts.panel.histories(histories.columns, histories.places, self.rows_read)
         return forecast_in_blocks(self.model.predict, history, self.rows_read) + to_rows(parts.later)
 
