@@ -11,6 +11,7 @@ RIVALS = ("AutoTheta", "AutoETS", "DLinear", "PatchTST", "iTransformer", "N-BEAT
 PRETRAINED = ("Chronos", "TimesFM", "TiRex", "Toto", "Moirai", "Sundial", "TabPFN", "CITRAS", "FlowState", "TS-ICL")
 # methods in the records that are neither a baseline nor the default
 ALONE = ("toa-network", "toa-without-trees", "boosting")
+COVARIATE_RIVALS = ("lightgbm direct", "lightgbm recursive", "seasonal naive")
 M3_BASELINES = ("seasonal naive", "drift", "theta", "damped trend", "optimised theta")
 
 
@@ -136,8 +137,30 @@ def user_table() -> str:
     return table(titles, rows, left=1)
 
 
+def covariate_table() -> str:
+    """Errors of the forecaster with and without covariates, beside LightGBM with the same ones."""
+    by_set: dict[str, dict[str, Record]] = {}
+    for record in stored_records("leaderboards/covariates.jsonl"):
+        by_set.setdefault(record["dataset"], {})[record["method"]] = record
+    rows = []
+    for name, records in by_set.items():
+        ours = records["toa"]["metrics"]
+        without = records["toa without covariates"]["metrics"]
+        errors = [records[method]["metrics"]["mase"] for method in COVARIATE_RIVALS]
+        change = f"{100 * (ours['mase'] / without['mase'] - 1):+.1f} %"
+        shares = [f"{100 * part['coverage']:.0f}" for part in (ours, without)]
+        scores = [number(part["interval_score"]) for part in (ours, without, records["seasonal naive"]["metrics"])]
+        cells = f"{records['toa']['cells']:,}"
+        rows.append([name, cells, number(ours["mase"]), number(without["mase"]), change, *map(number, errors), *shares])
+        rows[-1] += scores
+    titles = ["set", "values", "MASE", "without covariates", "change", *COVARIATE_RIVALS]
+    titles += ["covered, %", "without", "interval score", "without", "naive score"]
+    return table(titles, rows, left=1)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "user-tables": user_table,
+    "covariates": covariate_table,
     "leaderboard-mase": partial(leaderboard_table, "mase"),
     "leaderboard-wql": partial(leaderboard_table, "wql"),
     "leaderboard-weights": leaderboard_weights,
