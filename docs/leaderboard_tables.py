@@ -13,6 +13,8 @@ PRETRAINED = ("Chronos", "TimesFM", "TiRex", "Toto", "Moirai", "Sundial", "TabPF
 ALONE = ("toa-network", "toa-without-trees", "boosting")
 COVARIATE_RIVALS = ("lightgbm direct", "lightgbm recursive", "seasonal naive")
 M3_BASELINES = ("seasonal naive", "drift", "theta", "damped trend", "optimised theta")
+# methods of other packages in the records of `toa bench tables`, and their titles
+TABLE_RIVALS = {"auto ets": "AutoETS", "mstl": "MSTL", "lightgbm": "LightGBM"}
 
 
 def leaderboard_records(*names: str) -> dict[str, dict[str, Record]]:
@@ -116,8 +118,9 @@ def user_table() -> str:
         scores = {method: record["metrics"] for method, record in records.items()}
         ours = scores.pop("toa")
         naive = scores["seasonal naive"]
-        best = min(part["mase"] for part in scores.values())
-        errors = [number(value) for value in (ours["mase"], naive["mase"], best)]
+        simple = [part["mase"] for method, part in scores.items() if method not in TABLE_RIVALS]
+        errors = [number(value) for value in (ours["mase"], naive["mase"], scores["last value"]["mase"], min(simple))]
+        errors += [number(scores[method]["mase"]) if method in scores else "" for method in TABLE_RIVALS]
         shares = [f"{100 * ours[part]:.0f}" for part in ("coverage", "first", "middle", "last")]
         outside = f"{ours['outside']:.0f} of {records['toa']['series']}"
         widths = [number(part[score]) for score in ("width", "interval_score") for part in (ours, naive)]
@@ -127,7 +130,9 @@ def user_table() -> str:
         "values",
         "MASE",
         "seasonal naive",
+        "last value",
         "best simple",
+        *TABLE_RIVALS.values(),
         "covered, %",
         "first third",
         "middle",

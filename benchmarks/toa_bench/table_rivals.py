@@ -69,12 +69,12 @@ def forecast_by_rival(table: "UserTable", method: str, level: float) -> Bounds:
 
 def _by_statsforecast(model: Any, pasts: list[np.ndarray], horizon: int, level: float) -> Bounds:
     """Each series by a model of statsforecast; one that it cannot fit keeps its last value, without bounds."""
-    name = f"{100 * level:g}"
+    percent = round(100 * level)
     forecasts: Bounds = ([], [], [])
     for past in pasts:
         try:
-            found = model.forecast(y=past, h=horizon, level=[100 * level])
-            values = (found["mean"], found[f"lo-{name}"], found[f"hi-{name}"])
+            found = model.forecast(y=past, h=horizon, level=[percent])
+            values = (found["mean"], found[f"lo-{percent}"], found[f"hi-{percent}"])
         except (ValueError, ZeroDivisionError, np.linalg.LinAlgError):
             missing = np.full(horizon, np.nan)
             values = (np.full(horizon, past[-1]), missing, missing)
