@@ -1,5 +1,7 @@
 """Results replace files, but no link, device or pipe."""
 
+import errno
+import fcntl
 import logging
 import os
 import stat
@@ -11,7 +13,7 @@ import torch
 
 from tests.support import message
 from toa import _files
-from toa._files import read_file, remove_partial, replacing, write_atomically
+from toa._files import read_file, read_together, remove_partial, replacing, write_atomically, write_together
 from toa.cli import terminal
 from toa.experiments.claims import claimed
 from toa.experiments.records import read_records
@@ -74,6 +76,58 @@ def test_the_clean_up_of_another_writer_leaves_a_finished_part(tmp_path, monkeyp
     monkeypatch.setattr(os, "replace", replace_after_clean_up)
     write_atomically(tmp_path / "a.json", b"new")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]
+
+
+def is_locked(folder, kind):
+    """Whether a lock of this kind would have to wait."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def test_files_of_a_folder_are_moved_while_readers_wait(tmp_path, monkeypatch):
+    replace = os.replace
+    locked = []
+
+    def watch(source, target):
+        locked.append(is_locked(tmp_path, fcntl.LOCK_SH))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", watch)
+    write_together(tmp_path, {"a": b"1", "b": b"2"})
+    assert locked == [True, True]
+    assert not is_locked(tmp_path, fcntl.LOCK_EX)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_files_of_a_folder_are_read_while_writers_wait(tmp_path, monkeypatch):
+    write_together(tmp_path, {"a": b"1", "b": b"2"})
+    locked = []
+    read = _files.read_file
+
+    def watch(path):
+        locked.append(is_locked(tmp_path, fcntl.LOCK_EX))
+        return read(path)
+
+    monkeypatch.setattr(_files, "read_file", watch)
+    assert read_together(tmp_path, ("a", "b")) == {"a": b"1", "b": b"2"}
+    assert locked == [True, True]
+
+
+def test_a_folder_that_cannot_be_locked_is_written_and_read(tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(_files, "_lock_folder", lambda *arguments: None)
+    write_together(tmp_path, {"a": b"1"})
+    monkeypatch.undo()
+    monkeypatch.setattr(fcntl, "flock", fail)
+    assert read_together(tmp_path, ("a",)) == {"a": b"1"}
 
 
 def test_loading_reads_one_version_of_a_file_that_is_replaced_meanwhile(tmp_path, monkeypatch):

@@ -16,8 +16,8 @@ import re
 import stat
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -44,6 +44,52 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file; a crash leaves either the old content or the new, never a part."""
     with replacing(path) as file:
         file.write(content)
+
+
+def write_together(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Replace several files of a folder at once, for those who read them with `read_together`.
+
+    All are written completely before the first of them is moved to its name, and the folder is locked while they are
+    moved. Where the file system has no locks of folders, a reader may meet files of two writers, which a checksum over
+    all of them shows.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with _opened_folder(folder) as descriptor, ExitStack() as files:
+        for name, content in contents.items():
+            file = files.enter_context(replacing(folder / name))
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        _lock_folder(descriptor, fcntl.LOCK_EX)
+
+
+def read_together(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
+    """Files of a folder by name, all of one call of `write_together`."""
+    with _opened_folder(folder) as descriptor:
+        _lock_folder(descriptor, fcntl.LOCK_SH)
+        return {name: read_file(folder / name) for name in names}
+
+
+@contextmanager
+def _opened_folder(folder: Path) -> Iterator[int | None]:
+    """The descriptor of a folder, whose lock ends with it; None if it may not be listed."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _lock_folder(descriptor: int | None, kind: int) -> None:
+    """Wait for those who hold the folder, which is for as long as a few files are moved or read."""
+    if descriptor is not None:
+        # some network file systems lock no folders
+        with suppress(OSError):
+            fcntl.flock(descriptor, kind)
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from toa._limits import shorten
+
 T = TypeVar("T")
 
 
@@ -25,4 +27,4 @@ class Registry(dict[str, T]):
         return enter
 
     def __missing__(self, name: object) -> T:
-        raise ValueError(f"unknown {self._kind} {name!r}; known: {', '.join(self)}.")
+        raise ValueError(f"unknown {self._kind} {shorten(name)}; known: {', '.join(self)}.")

@@ -226,6 +226,16 @@ def test_validation_sets_need_their_fields(tmp_path) -> None:
         read_validation(path)
 
 
+def test_the_shipped_weights_are_those_of_the_committed_plan():
+    entry = read_plan(PLAN.with_name("pretrain-cpu.toml")).entry("small")
+    model = PretrainedForecaster.from_pretrained("small")
+    record = json.loads((ROOT / "results" / "pretraining" / "small.json").read_text(encoding="utf-8"))
+    assert model.config == entry.model
+    assert model.facts["step"] == record["step"] == entry.training.steps
+    assert model.facts["training"] == record["training"]
+    assert model.facts["synthetic"] == record["synthetic"]
+
+
 def test_card_states_data_cost_and_limits() -> None:
     record = {
         "name": "small",
@@ -245,9 +255,9 @@ def test_card_states_data_cost_and_limits() -> None:
     for words in ("1,234 weights", "never saw a real series", "1.50 hours", "Restarted from weights at step 500"):
         assert words in card
     assert "No validation is stored" in card
-    assert "of the series as they are" in card
+    assert "computed on the series as they are" in card
     flipped = card_text(record, None, InferenceOptions(flip=True, contexts=(256, 512)))
-    assert "averaged with those of the negative series; averaged over contexts of 256, 512 steps" in flipped
+    assert "averaged with those of the negative series, and averaged over contexts of 256, 512 steps" in flipped
 
 
 @pytest.mark.data

@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from tests.campaign.loaders import LOADERS, Loader
+from tests.campaign.loaders import LOADERS, Loader, write_good
 from tests.campaign.outcome import Outcome
 from toa._files import seal
 from toa.estimators.files import WEIGHTS
@@ -40,6 +40,8 @@ LIMIT_S = 10.0
 LIMIT_MIB = 600
 # seconds on the clock after which a file is left
 _LEFT_S = 120.0
+# characters of an error at most, which has the path of the file
+_LONGEST_ERROR = 1_000
 # what a file may cause in no case, by the names of Python's audit events
 _FORBIDDEN = ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec", "os.posix_spawn")
 _WORDS = ("", "nan", "inf", "-", "1e400", "9" * 400, "[" * 60, "\0", "é", "\x1b[31m", "x" * 1000, "2024-13-45", "True")
@@ -53,23 +55,23 @@ def fuzz(kind: str, folder: Path, *, seed: int, numbers: Iterable[int]) -> Outco
     """Write the files with these numbers one after another, load each, and use what was loaded."""
     loader = LOADERS[kind]
     outcome = Outcome()
-    path = folder / loader.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # the last file of an earlier call
-    path.unlink(missing_ok=True)
-    loader.write(path)
+    path = write_good(kind, folder)
     content = path.read_bytes()
     expected = _answers(loader, loader.read(path))
     for number in numbers:
         chance = random.Random(f"{kind}/{seed}/{number}")
         forged = _mutate(path, content, loader, chance)
-        for problem in _load(loader, path, outcome.counts, None if forged or not loader.sealed else expected):
+        for problem in load(loader, path, outcome.counts, None if forged or not loader.sealed else expected):
             outcome.failures.append(f"{kind} {number}: {problem}")
     return outcome
 
 
-def _load(loader: Loader, path: Path, counts: Counter[str], expected: str | None) -> list[str]:
-    """Load and use one file; returns what went wrong."""
+class TooSlow(BaseException):
+    """A file took too long on the clock; no loader catches it."""
+
+
+def load(loader: Loader, path: Path, counts: Counter[str], expected: str | None = None) -> list[str]:
+    """Load and use one file; returns what went wrong. `expected` are the answers of a file that was only damaged."""
     problems = []
     begin = time.process_time()
     before = _peak()
@@ -89,6 +91,10 @@ def _load(loader: Loader, path: Path, counts: Counter[str], expected: str | None
         counts[stage] += 1
         if stage == "refused" and path.name not in str(error) and str(path.parent) not in str(error):
             problems.append(f"no file name in {str(error)[:200]!r}")
+        if len(str(error).splitlines()) > 1 or len(str(error)) > _LONGEST_ERROR:
+            problems.append(f"more than a line: {str(error)[:200]!r}")
+    except TooSlow:
+        problems.append(f"took longer than {_LEFT_S} s on the clock")
     except Exception as error:
         problems.append(f"{stage.removeprefix('refused ')}: {type(error).__name__}: {str(error)[:200]}")
     if time.process_time() - begin > LIMIT_S:
@@ -141,7 +147,7 @@ def _watch() -> Iterator[None]:
 @contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError("too slow")
+        raise TooSlow
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -175,7 +181,7 @@ def _mutate(path: Path, content: bytes, loader: Loader, chance: random.Random) -
         return True
     value = _change_value(json.loads(content), chance)
     if loader.structure == "folder":
-        tensors = load_checkpoint(path.with_name(WEIGHTS), verify=False).tensors
+        tensors = loader.read_tensors(path.with_name(WEIGHTS))
         path.write_text(json.dumps(seal(value, tensors) if isinstance(value, dict) else value))
         return True
     sealed = loader.sealed and isinstance(value, dict) and chance.random() < 0.7

@@ -23,12 +23,15 @@ from toa.experiments.records import RECORD, config_hash, hashed_values, read_rec
 from toa.experiments.run import Job, read_outcome, read_plans, write_plan
 from toa.report.progress import read_progress
 from toa.training.checkpoint import load_checkpoint, save_checkpoint
+from toa_paper.report.evidence import read_evidence
 
 _SMALL = {"embed_dim": 4, "num_heads": 2, "num_layers": 1, "ff_dim": 4}
 # how much more a step may take at the end of a long stream or sweep than at its beginning
 _GROWTH = 1.5
 # saves per writer, and loads per reader, of one file
 _TURNS = 150
+# the same of one folder, whose content is larger
+_FOLDER_TURNS = 40
 # MiB by which the memory of a stream may grow after its start
 _GROWTH_MIB = 64
 
@@ -105,6 +108,65 @@ def share_one_file(folder: Path, first: int, count: int, *, seed: int) -> Outcom
     outcome.counts["saves"] = count * _TURNS
     outcome.counts["loads"] = count * _TURNS
     left = sorted(file.name for file in folder.glob("*.partial"))
+    outcome.failures += [f"leaves {left}"] if left else []
+    return outcome
+
+
+def share_one_model_folder(folder: Path, first: int, count: int, *, seed: int) -> Outcome:
+    """`count` processes save to one folder of two files, and as many load it: each gets the model of one of them."""
+    rows = np.random.default_rng(seed).normal(size=(60, 2))
+    models = [AnomalyDetector(model="pca", window=8).fit(scale * rows) for scale in (1.0, 100.0)]
+    expected = [model.scores(rows) for model in models]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "model"
+    models[0].save_pretrained(path)
+
+    def work(number: int) -> None:
+        for turn in range(_FOLDER_TURNS):
+            if number < count:
+                models[turn % 2].save_pretrained(path)
+                continue
+            scores = AnomalyDetector.from_pretrained(path).scores(rows)
+            if not any(np.array_equal(scores, part) for part in expected):
+                raise ValueError("the scores are those of no writer")
+
+    outcome = _in_processes(work, 2 * count, folder)
+    outcome.counts["saves"] = count * _FOLDER_TURNS
+    outcome.counts["loads"] = count * _FOLDER_TURNS
+    left = sorted(file.name for file in path.iterdir())
+    outcome.failures += [] if left == ["config.json", "model.safetensors"] else [f"leaves {left}"]
+    return outcome
+
+
+def share_one_results_folder(folder: Path, first: int, count: int, *, seed: int) -> Outcome:
+    """`count` processes write plans and records to one folder, and as many read it: nothing is lost or unreadable."""
+    folder.mkdir(parents=True, exist_ok=True)
+    out = folder / "results"
+    out.mkdir()
+
+    def write(writer: int) -> None:
+        jobs = [_job(writer * _TURNS + turn) for turn in range(_TURNS)]
+        write_plan(jobs, out)
+        for job in jobs:
+            with claimed(job.folder(out)):
+                write_record(job.folder(out) / RECORD, _record(job))
+            # one record that all write
+            write_record(out / "shared" / RECORD, _record(job))
+
+    def read() -> None:
+        for _ in range(_FOLDER_TURNS):
+            unreadable = read_plans(out)[1]
+            skipped = [part.where for part in read_evidence([out]).skipped]
+            if unreadable or skipped:
+                raise ValueError(f"unreadable: {unreadable}, skipped: {skipped}")
+            read_progress(out)
+
+    outcome = _in_processes(lambda number: write(number) if number < count else read(), 2 * count, folder)
+    records = [read_record(path) for path in out.rglob(RECORD)]
+    outcome.counts["records"] = len(records)
+    if len(records) != count * _TURNS + 1 or len(read_progress(out).done) < count * _TURNS:
+        outcome.failures.append(f"{len(records)} records of {count * _TURNS + 1}")
+    left = sorted(file.name for file in out.rglob("*.partial"))
     outcome.failures += [f"leaves {left}"] if left else []
     return outcome
 
@@ -229,6 +291,8 @@ PARTS = {
     "threads on one estimator": (predict_in_threads, 64),
     "processes on one folder": (run_in_processes, 8),
     "processes on one file": (share_one_file, 8),
+    "processes on one folder of a model": (share_one_model_folder, 8),
+    "processes on one folder of results": (share_one_results_folder, 8),
     "processes on one download": (share_one_download, 8),
     "rows of a stream": (stream_rows, 10_000_000),
     "runs of a sweep": (plan_many_runs, 10_000),

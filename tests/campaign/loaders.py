@@ -2,8 +2,11 @@
 
 import gzip
 import hashlib
+import io
 import json
+import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -12,8 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from safetensors.torch import load_file as load_safetensors
+from safetensors.torch import save_file as save_safetensors
 from torch import nn
 
+from toa.cli.main import app
 from toa.cli.sweep import read_runs
 from toa.cli.terminal import read_data
 from toa.data import DATASETS, read_csv_series, read_dataset, read_ts, read_values
@@ -23,13 +29,16 @@ from toa.data.tables import read_labels
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
 from toa.estimators.base import load_estimator
 from toa.estimators.boosting import BoostedTrees
-from toa.estimators.files import CONFIG, WEIGHTS
+from toa.estimators.files import CONFIG, WEIGHTS, saved_columns
 from toa.estimators.lag_methods import TREES, FittedTrees
+from toa.estimators.pretrained_forecasts import forecast_quantiles
 from toa.estimators.stack import Stack
 from toa.experiments import resolve
 from toa.experiments.records import config_hash, hashed_values, read_record, write_record
 from toa.experiments.run import Job, read_error, read_plans, write_failure, write_plan
+from toa.models.pretrained import PretrainedConfig, PretrainedForecaster
 from toa.report.operators import read_pictures, write_pictures
+from toa.training.checkpoint import load_checkpoint, save_checkpoint
 from toa.training.distributed import make_fabric
 from toa.training.loop import train
 from toa.training.optimization import TrainingConfig
@@ -90,7 +99,8 @@ def _write_error(path: Path) -> None:
 
 
 def _write_plan(path: Path) -> None:
-    assert write_plan([Job(config=_config(), label="x", command=("toa", "run"))], path.parent.parent) == path
+    written = write_plan([Job(config=_config(), label="x", command=("toa", "run"))], path.parent.parent)
+    assert written == path
 
 
 def _read_plans(path: Path) -> Any:
@@ -178,6 +188,72 @@ def _folder(path: Path) -> None:
     assert {CONFIG, WEIGHTS} <= {one.name for one in path.parent.iterdir()}
 
 
+def _pretrained(path: Path) -> None:
+    sizes: Any = {
+        "context": 16,
+        "horizon": 8,
+        "patch_len": 4,
+        "embed_dim": 8,
+        "num_heads": 2,
+        "num_layers": 2,
+        "ff_dim": 8,
+    }
+    torch.manual_seed(0)
+    facts = {"steps": 3, "inference": {"flip": True, "contexts": [8, 16], "season_steps": None}}
+    PretrainedForecaster(PretrainedConfig(**sizes), facts=facts).save_pretrained(path.parent)
+
+
+def _series() -> pd.DataFrame:
+    """Two series with dates, a covariate and a property."""
+    rows = 60
+    parts = []
+    for number, name in enumerate(("u", "v")):
+        values = np.random.default_rng(number).normal(size=(rows, 2))
+        part = pd.DataFrame({"id": name, "day": pd.date_range("2024-01-01", periods=rows)})
+        parts.append(part.assign(load=values[:, 0], sun=values[:, 1], area=1.0 + number))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _series_forecaster(path: Path) -> None:
+    names: Any = {"id": "id", "time": "day", "covariates": ["sun"], "static": ["area"]}
+    Forecaster(2, time_limit=1e-9, calendar=True, interval=0.8, **names).fit(_series()).save(path)
+
+
+def _read_saved(path: Path) -> Any:
+    """As commands read it: first the names of its columns, for the table, and then the estimator."""
+    saved_columns(path)
+    return load_estimator(path)
+
+
+def _forecast_series(found: Any) -> Any:
+    table = _series()
+    last = table["day"].max()
+    future = pd.DataFrame({"id": ["u", "u", "v", "v"], "day": [last + pd.Timedelta(days=day) for day in (1, 2)] * 2})
+    forecast = found.predict(table, future=future.assign(sun=0.5, area=[1.0, 1.0, 2.0, 2.0]))
+    return [forecast[["load", "load_lower", "load_upper"]]]
+
+
+def _forecast_by_command(path: Path) -> Any:
+    """What a command writes that forecasts with this file; raises ValueError with its error."""
+    table = path.with_name("rows.csv")
+    future = path.with_name("future.csv")
+    out = path.with_name("forecast.csv")
+    if not table.exists():
+        rows = _series()
+        rows.to_csv(table, index=False)
+        last = rows.groupby("id").tail(2)
+        last.assign(day=last["day"] + pd.Timedelta(days=2)).drop(columns="load").to_csv(future, index=False)
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed), redirect_stderr(printed):
+            words = ["forecast", str(table), "--model", str(path), "--future", str(future), "--out", str(out)]
+            app(words, prog_name="toa")
+    except SystemExit as end:
+        if end.code:
+            raise ValueError(" ".join(printed.getvalue().split())) from None
+    return [pd.read_csv(out)[["load", "load_lower", "load_upper"]]]
+
+
 def _forecast(found: Any) -> Any:
     return [found.predict(_rows(80, len(found.columns_)))]
 
@@ -248,6 +324,28 @@ class Loader:
     sealed: bool = False
     # answers of what was read, as arrays
     use: Callable[[Any], Any] | None = None
+    # of a folder: what reads and writes its tensors
+    read_tensors: Callable[[Path], dict[str, torch.Tensor]] = lambda path: load_checkpoint(path, verify=False).tensors
+    write_tensors: Callable[[Path, dict[str, torch.Tensor]], object] = lambda path, x: save_checkpoint(path, x, {})
+
+
+@cache
+def _good_files(kind: str) -> dict[str, bytes]:
+    """What the loader's file needs, by name below its folder; a fit is not repeated."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / LOADERS[kind].name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        LOADERS[kind].write(path)
+        files = [file for file in Path(folder).rglob("*") if file.is_file()]
+        return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def write_good(kind: str, folder: Path) -> Path:
+    """Write a good file of a loader below a folder and return its path."""
+    for name, content in _good_files(kind).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder / LOADERS[kind].name
 
 
 def _write_packed(path: Path) -> None:
@@ -288,6 +386,8 @@ LOADERS = {
     },
     "file of a panel": Loader(name="panel/x.parquet", write=_write_frame, read=_forecast_part),
     "model": _model(_forecaster, _forecast),
+    "model of series": replace(_model(_series_forecaster, _forecast_series), read=_read_saved),
+    "forecast by a command": replace(_model(_series_forecaster, _forecast_by_command), read=lambda p: p),
     "trees": _model(_boosted_forecaster, _forecast),
     "ensemble": _model(_chosen_forecaster, _forecast),
     "detector": _model(_detector, _detect),
@@ -302,6 +402,16 @@ LOADERS = {
         use=_detect,
         structure="folder",
         sealed=True,
+    ),
+    "pretrained": Loader(
+        name=f"model/{CONFIG}",
+        write=_pretrained,
+        read=lambda p: PretrainedForecaster.from_pretrained(p.parent),
+        use=lambda model: [forecast_quantiles(model, [np.arange(20.0), np.arange(3.0)], 6)],
+        structure="folder",
+        sealed=True,
+        read_tensors=load_safetensors,
+        write_tensors=lambda path, tensors: save_safetensors(tensors, path),
     ),
     "checkpoint": Loader(name="x.safetensors", write=_train, read=_train, structure="tensors", sealed=True),
     "record": Loader(name="record.json", write=_write_record, read=read_record, structure="json", sealed=True),

@@ -7,6 +7,8 @@ SIZES = {
     "threads on one estimator": 16,
     "processes on one folder": 3,
     "processes on one file": 3,
+    "processes on one folder of a model": 2,
+    "processes on one folder of results": 2,
     "processes on one download": 3,
     "rows of a stream": 200_000,
     "runs of a sweep": 500,

@@ -13,6 +13,7 @@ from tests.support import message
 from toa.data.columns import warn_of_misread
 from toa.data.frames import read_cases, read_panel, to_native
 from toa.data.frequency import calendar_of, make_times
+from toa.data.panel import to_numbers
 
 pl = pytest.importorskip("polars")
 pa = pytest.importorskip("pyarrow")
@@ -346,6 +347,12 @@ def test_decimals_are_numbers() -> None:
     cells = [decimal.Decimal("1.5"), None, decimal.Decimal(2)]
     panel = read_panel(pd.DataFrame({"y": cells, "z": [0.0, 1.0, 2.0]}), missing="zero")
     np.testing.assert_array_equal(panel.values[0][:, 0], [1.5, 0.0, 2.0])
+
+
+def test_a_column_of_objects_may_have_a_number_as_its_name() -> None:
+    # integers beyond 64 bits are objects
+    numbers = to_numbers(pd.DataFrame({0: [10**30, 1, None]}, dtype=object), "data")
+    np.testing.assert_array_equal(numbers[:, 0], [1e30, 1.0, np.nan])
 
 
 def test_numbers_as_text_are_named() -> None:

@@ -461,7 +461,10 @@ def test_rows_after_an_origin_do_not_change_the_scale_of_a_new_series(several) -
 
 
 BAD_FUTURE = {
-    "none": (lambda: None, ("future must have the covariates 'promo' of the next 6 steps", "None")),
+    "none": (
+        lambda: None,
+        ("future must have the covariates 'promo' of the next 6 steps, got None; pass a table", "past_covariates"),
+    ),
     "id": (lambda: future(x=160), ("future must have rows of every id", "'y'")),
     "few": (
         lambda: future(5),
@@ -564,11 +567,11 @@ def run_onnx(path: Path, **inputs: np.ndarray) -> dict[str, np.ndarray]:
 def test_an_export_gives_the_same_forecast_in_units_of_the_data(fitted, tmp_path) -> None:
     fitted.export(tmp_path / "m.onnx")
     rows = wide()[["load", "heat"]].to_numpy()
-    windows = np.stack([rows[-24:], rows[-30:-6], rows[:24]]).astype(np.float32)
+    windows = np.stack([rows[-24:], rows[-30:-6], rows[:24]])
     outputs = run_onnx(tmp_path / "m.onnx", series=windows)
     assert list(outputs) == ["forecast", "quantiles", "lower", "upper"]
     (series,) = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"]).get_inputs()
-    assert (series.type, series.shape) == ("tensor(float)", ["batch", 24, 2])
+    assert (series.type, series.shape) == ("tensor(double)", ["batch", 24, 2])
     for name, part in fitted.predict(rows).items():
         np.testing.assert_allclose(outputs[name][0], part, rtol=1e-5)
     np.testing.assert_allclose(outputs["forecast"][1], fitted.predict(rows[:-6])["forecast"], rtol=1e-5)
@@ -588,7 +591,7 @@ def test_an_export_of_several_series_knows_each_by_its_number(several, tmp_path)
         inputs["marks"].append(covariates.features(pd.DatetimeIndex(past["day"]), past[["promo"]].to_numpy()))
         inputs["future_marks"].append(covariates.features(pd.DatetimeIndex(next_["day"]), next_[["promo"]].to_numpy()))
     stacked = {name: np.stack(parts) for name, parts in inputs.items()}
-    stacked |= {name: stacked[name].astype(np.float32) for name in inputs}
+    stacked |= {name: stacked[name].astype(np.float32) for name in ("marks", "future_marks")}
     outputs = run_onnx(tmp_path / "m.onnx", which=np.array([0, 1]), **stacked)
     expected = several.predict(future=ahead)
     np.testing.assert_allclose(outputs["forecast"].ravel(), expected["y"], rtol=1e-5)

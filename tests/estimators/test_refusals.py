@@ -11,6 +11,7 @@ import torch
 from tests.estimators.signals import wide
 from tests.support import message
 from toa.estimators import AnomalyDetector, Classifier, Forecaster
+from toa.estimators.files import saved_columns
 from toa.training.checkpoint import load_checkpoint, save_checkpoint
 
 
@@ -170,6 +171,53 @@ def test_forged_models_are_refused_quickly_with_the_name_of_the_file(fitted, tmp
     assert time.process_time() - begin < 10.0
 
 
+PARAMETERS: dict[str, Any] = {
+    "id": {},
+    "time": {},
+    "values": [1],
+    "covariates": [0],
+    "static": "a",
+    "seed": "x",
+    "missing": "guess",
+    "settings": [1],
+    "horizon": True,
+    "calendar": 1,
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_of_another_type_are_refused(fitted, tmp_path, name):
+    path = tmp_path / "model.toa"
+    fitted.save(path)
+    forged(path, lambda facts: facts["parameters"].update({name: PARAMETERS[name]}))
+    assert saved_columns(path).id is None
+    with pytest.raises(ValueError, match=rf"model\.toa must[^.]*{name} must be (of the type|a list)"):
+        Forecaster.load(path)
+
+
+def test_a_forecaster_whose_network_is_missing_is_refused(tmp_path):
+    path = tmp_path / "model.toa"
+    Forecaster(2, lookback=8, epochs=1, backbone="dlinear", model="toa").fit(columns("a")).save(path)
+    forged(path, lambda facts: facts["fitted"]["architecture_"].update(backbone=None))
+    with pytest.raises(ValueError, match=r"model\.toa must[^.]*a network with a weight must be in the file"):
+        Forecaster.load(path)
+
+
+def test_an_estimator_of_series_is_not_loaded_with_another_id_or_other_covariates(tmp_path):
+    path = tmp_path / "model.toa"
+    names: Any = {"id": "id", "covariates": ["b"]}
+    Forecaster(2, effort="least", **names).fit(columns("a", "b").assign(id="x")).save(path)
+    rules = {"id of the fit must be that": ("other", ["b"]), "known covariates must be": ("id", ["c"])}
+    for rule, (id, covariates) in rules.items():
+
+        def change_facts(facts, id=id, covariates=covariates):
+            facts["fitted"] |= {"id": id, "known": facts["fitted"]["known"] | {"covariates": covariates}}
+
+        forged(path, change_facts)
+        with pytest.raises(ValueError, match=rf"model\.toa must[^.]*{rule}"):
+            Forecaster.load(path)
+
+
 def test_a_forecaster_without_a_scaler_is_refused(tmp_path):
     path = tmp_path / "model.toa"
     Forecaster(2, lookback=16, epochs=1, effort="least").fit(columns("a")).save(path)
@@ -196,8 +244,12 @@ PARTS = ("feature", "threshold", "left", "right", "depth")
 @pytest.mark.parametrize(
     ("model", "facts", "tensors", "rule"),
     [
-        ("pca", {"window_": 10**9}, {}, "bytes for one answer"),
+        ("pca", {"window_": 10**9}, {}, "be at most 100,000 rows"),
         ("pca", {"window_": 8.0}, {}, "integer"),
+        ("auto", {"window_": 1_000_000}, {}, "be at most 100,000 rows"),
+        ("auto", {"columns_": [{}, "b"]}, {}, "be different names of columns"),
+        ("auto", {"ids": [[None]]}, {}, "be text or numbers"),
+        ("auto", {"freq_": "1000000000000YE"}, {}, "be a frequency of dates"),
         ("pca", {"threshold_": float("nan")}, {}, "thresholds must be finite"),
         ("pca", {"stream_threshold_": "x"}, {}, "str"),
         ("pca", {}, {"scorer.pca.mean": torch.zeros(1)}, "PCA must belong to 2 channels"),
@@ -216,6 +268,15 @@ def test_forged_detectors_are_refused_before_they_are_used(tmp_path, detectors, 
     assert set(tensors) <= set(saved.tensors)
     save_checkpoint(tmp_path / "model.toa", saved.tensors | tensors, header)
     with pytest.raises(ValueError, match=rf"model\.toa must[^.]*{rule}|{rule}[^.]* got"):
+        AnomalyDetector.load(tmp_path / "model.toa")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_scores_that_are_not_finite_are_refused(tmp_path, detectors):
+    saved = load_checkpoint(detectors / "auto")
+    far = torch.full((2,), 1e200, dtype=torch.float64)
+    save_checkpoint(tmp_path / "model.toa", saved.tensors | {"scorer.z-score.mean": far}, saved.facts)
+    with pytest.raises(ValueError, match=r"model\.toa must[^.]*scores must be finite"):
         AnomalyDetector.load(tmp_path / "model.toa")
 
 

@@ -220,7 +220,7 @@ def test_an_exported_mean_gives_its_forecast(tmp_path):
     model = quick(seeds=2, epochs=1).fit(wide())
     rows = wide()[["load", "heat"]].to_numpy()
     model.export(tmp_path / "m.onnx")
-    outputs = run_onnx(tmp_path / "m.onnx", series=rows[None, -24:].astype(np.float32))
+    outputs = run_onnx(tmp_path / "m.onnx", series=rows[None, -24:])
     np.testing.assert_allclose(outputs["forecast"][0], model.predict(rows), rtol=1e-5)
 
 

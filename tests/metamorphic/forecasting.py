@@ -203,6 +203,27 @@ def save_and_load(fit: Fit, random: np.random.Generator, folder: Path) -> Iterat
     yield numbers(model.predict(new)), numbers(loaded.predict(new))
 
 
+def export_to_onnx(fit: Fit, random: np.random.Generator, folder: Path) -> Iterator[Pair]:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    frame = draw_table(random)
+    # float32 would lose the digits of a large offset
+    offset = 10.0 ** random.uniform(0, 8)
+    frame[COLUMNS] += offset
+    model = fit(frame)
+    if model.weights_ != {"toa": 1.0}:
+        yield refused(lambda: model.export(folder / "model.onnx"))
+        return
+    model.export(folder / "model.onnx")
+    session = runtime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    rows = frame[COLUMNS].to_numpy()[-model.lookback_ :]
+    names = [port.name for port in session.get_outputs()]
+    answers = dict(zip(names, session.run(None, {"series": rows[None]}), strict=True))
+    forecast = model.predict()
+    for name, ending in (("forecast", ""), ("lower", "_lower"), ("upper", "_upper")):
+        yield forecast[[f"{column}{ending}" for column in COLUMNS]].to_numpy() - offset, answers[name][0] - offset
+
+
 def shorter_horizons(fit: Fit, random: np.random.Generator, folder: Path) -> Iterator[Pair]:
     model = fit(draw_table(random))
     steps = int(random.integers(1, HORIZON))
@@ -283,6 +304,7 @@ PROPERTIES: dict[str, Property] = {
     "pandas, polars, arrow": other_frames,
     "one by one": one_by_one,
     "save and load": save_and_load,
+    "ONNX": export_to_onnx,
     "shorter horizons": shorter_horizons,
     "later values": later_values,
     "later values, missing values": later_values_with_gaps,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.support import assert_near, message, scatter_parameters
+from toa._files import seal
 from toa.models import pretrained
 from toa.models.pretrained import (
     SIZES,
@@ -189,6 +190,27 @@ def test_damaged_weights_are_noticed(saved, tmp_path) -> None:
     file.write_bytes(content)
     with pytest.raises(ValueError, match=message("must have the content that its checksum states")):
         PretrainedForecaster.from_pretrained(folder)
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path) -> None:
+    model = tiny_model()
+    with torch.no_grad():
+        model.future[0, 0] = torch.inf
+    model.save_pretrained(tmp_path / "model")
+    with pytest.raises(ValueError, match=message("model must hold finite numbers", "in 'future'")):
+        PretrainedForecaster.from_pretrained(tmp_path / "model")
+
+
+def test_forged_configs_are_refused_with_the_name_of_the_folder(tmp_path) -> None:
+    for number, (name, value) in enumerate((("quantiles", 1), ("attention", 1), ("embed_dim", "8"), ("context", {}))):
+        model = tiny_model()
+        folder = tmp_path / f"model-{number}"
+        model.save_pretrained(folder)
+        content = json.loads((folder / "config.json").read_text())
+        content["config"][name] = value
+        (folder / "config.json").write_text(json.dumps(seal(content, model.state_dict())))
+        with pytest.raises(ValueError, match=rf"model-{number} must hold a complete pretrained forecaster"):
+            PretrainedForecaster.from_pretrained(folder)
 
 
 def edited(config: dict[str, Any], name: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from toa._checks import Argument, ArgumentError, ArgumentWarning, Name, as_part
-from toa._limits import list_first
+from toa._limits import list_first, shorten
 
 # fewest cells of a table with the same number
 _FEWEST = 2
@@ -154,6 +154,6 @@ def missing_numbers(missing_values: object) -> tuple[float, ...] | None:
     numbers: list[float] = []
     for number in missing_values if isinstance(missing_values, list | tuple | np.ndarray) else [missing_values]:
         if isinstance(number, bool) or not isinstance(number, int | float | np.integer | np.floating):
-            raise ArgumentError("missing_values", "be numbers, such as [-9999]", repr(missing_values))
+            raise ArgumentError("missing_values", "be numbers, such as [-9999]", shorten(missing_values))
         numbers.append(float(number))
     return tuple(numbers)

@@ -18,7 +18,7 @@ import pandas as pd
 from jaxtyping import Bool, Float64, Int64
 
 from toa._checks import Argument, ArgumentError, ArgumentWarning, Name, Phrase, check_choice
-from toa._limits import memory_budget, shorten
+from toa._limits import list_first, memory_budget, shorten
 from toa.data.frequency import Frequency, make_times
 from toa.data.series_times import SeriesId, check_times, group_rows, series_name
 
@@ -29,6 +29,8 @@ Id = SeriesId
 Values = Float64[np.ndarray, "t c"]
 # how many times larger than the table one series may become by its missing rows, whatever the memory budget
 _MOST_FILLED = 100
+# columns of fit that an error names
+_COLUMNS_SHOWN = 10
 # what to do about missing values
 FILL_REMEDY = Phrase(
     "fill them with ",
@@ -101,10 +103,10 @@ class Panel:
         missing = [column for column in columns if column not in self.columns]
         new = [column for column in self.columns if column not in columns]
         if missing or new:
-            found = f"no {missing[0]!r}" if missing else f"a new one, {new[0]!r}"
+            found = f"no {shorten(missing[0])}" if missing else f"a new one, {shorten(new[0])}"
             raise ArgumentError(
                 name,
-                f"have the columns of fit, {', '.join(map(repr, columns))}",
+                f"have the columns of fit, {list_first([shorten(name) for name in columns], _COLUMNS_SHOWN)}",
                 found,
                 Phrase("choose columns with ", Argument("values")),
                 "fit again",
@@ -458,7 +460,9 @@ def to_numbers(
             cells = frame[column]
             if pd.api.types.is_bool_dtype(cells) or (cells.dtype == object and cells.dropna().map(_is_float).all()):
                 # numbers or flags beside None; flags are 0 and 1
-                frame = frame.assign(**{column: cells.astype(object).where(cells.notna(), np.nan).astype(np.float64)})
+                # not `assign`: names of columns may be numbers
+                frame = frame.copy(deep=False)
+                frame[column] = cells.astype(object).where(cells.notna(), np.nan).astype(np.float64)
                 continue
             bad = cells.notna() & ~cells.map(is_number)
             if not bad.any():

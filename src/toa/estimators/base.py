@@ -41,6 +41,7 @@ from toa.estimators.architecture import NETWORK
 from toa.estimators.effort import DEFAULT_EFFORT, EFFORTS, Effort
 from toa.estimators.files import download_folder, load_file, save_file, to_json, to_tuples
 from toa.estimators.importance import Importance
+from toa.estimators.saved_types import check_parameters
 from toa.estimators.sizes import DEFAULT_ATTENTION
 from toa.training.checkpoint import UNREADABLE, Checkpoint, check_weights
 
@@ -159,8 +160,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
                 device = str(parameters["device"])
                 device = "cpu" if device.startswith("cuda") and not torch.cuda.is_available() else device
             parameters["device"] = device
-            if not isinstance(parameters["values"], tuple | None):
-                raise ArgumentError("values", "be a list of columns", parameters["values"])
+            check_parameters(cls, parameters)
             estimator = cls(**parameters)
             estimator._restore(saved.tensors, facts["fitted"], where)
         except UNREADABLE as error:

@@ -27,6 +27,7 @@ from toa.estimators.families import FAMILIES
 from toa.estimators.files import tensors_under
 from toa.estimators.lag_methods import history_rows
 from toa.estimators.methods import FittedMethod
+from toa.estimators.saved_types import check_errors
 from toa.estimators.units import Prediction
 
 # arrays of a choice in a file
@@ -113,6 +114,7 @@ class Choice:
         for name, part in arrays.items():
             check_shape(f"choice.{name}", part, str(shapes[name]), shapes[name])
         check_shares(self.ensemble.weights)
+        check_errors(self.ensemble.errors)
         steps = (self.ensemble.horizon, self.ensemble.season)
         if steps != (horizon, season):
             raise ArgumentError("choice", f"have horizon and season {(horizon, season)}", steps)

@@ -19,6 +19,7 @@ from toa.estimators.classifier_settings import CaseNetworkSpec, CaseSchema
 from toa.estimators.fitted_classifier import FittedClassifier
 from toa.estimators.kernels import align_cases
 from toa.estimators.ridge_members import RIDGE_MEMBERS, FittedRidge, restore_ridge, ridge_state
+from toa.estimators.saved_types import check_columns, check_frequency, check_network
 from toa.estimators.stack import SHARES, Stack
 from toa.training.checkpoint import model_with
 from toa.training.distributed import resolve_device
@@ -92,8 +93,7 @@ def restore_classifier(
         validation=validation,
         truncated=tuple(map(str, facts.get("truncated", ()))),
     )
-    if NETWORK in fitted.weights and fitted.network is None:
-        raise ArgumentError("a network with a weight", "be in the file", "none")
+    check_network(fitted.weights, fitted.network)
     _try(fitted)
     return fitted
 
@@ -107,11 +107,10 @@ def _restore_schema(facts: Mapping[str, Any]) -> CaseSchema:
     least, most = facts.get("lengths", (1, length))
     check_count("lengths", least, 1)
     check_count("lengths", most, least)
-    if type(freq) not in (str, int, type(None)):
-        raise ArgumentError("freq", "be text, a number or null", repr(freq), "fit and save again")
+    check_frequency(freq)
     check_count("cases", count, 0)
     return CaseSchema(
-        columns=tuple(facts["columns"]),
+        columns=check_columns("columns", facts["columns"]),
         classes=np.array(facts["classes"], dtype=facts["label_type"]),
         length=length,
         lengths=(least, most),

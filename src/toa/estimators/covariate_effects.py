@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float64, Int64
 
-from toa._checks import ArgumentError
+from toa._checks import ArgumentError, check_count, check_finite
+from toa._limits import shorten
 from toa.data.panel import Panel
 from toa.estimators.clock import Clock, clock_groups, clock_of
 
@@ -65,6 +67,13 @@ class FeatureShape:
     low: float
     high: float
     by_group: bool
+
+    def check(self) -> None:
+        """Raise ValueError for numbers of a file that describe no feature."""
+        check_count("place", self.place, 0)
+        numbers = (*self.levels, *self.knots, self.low, self.high)
+        if not (np.isfinite(numbers).all() and self.low <= self.high and isinstance(self.by_group, bool)):
+            raise ArgumentError("effect of covariates", "have finite numbers in order", shorten(numbers))
 
     def curves(self, values: Float64[np.ndarray, " t"]) -> Float64[np.ndarray, "t b"]:
         """Terms of all groups together."""
@@ -116,7 +125,9 @@ class CovariateEffect:
         for start in range(0, len(features), _TOGETHER):
             rows = slice(start, start + _TOGETHER)
             parts.append(self._terms(features[rows], clock[: len(features)][rows]) @ self.weights)
-        return np.concatenate(parts)
+        effect = np.concatenate(parts)
+        check_finite("effect of covariates", torch.from_numpy(effect))
+        return effect
 
     def _terms(self, features: Float64[np.ndarray, "t f"], clock: Clock) -> Float64[np.ndarray, "t b"]:
         return _terms_of(self.shapes, features, clock[:, int(self.by_week)], self.groups)
@@ -139,17 +150,18 @@ class CovariateEffect:
 
     @classmethod
     def from_state(cls, facts: Mapping[str, Any], weights: Float64[np.ndarray, "b c"]) -> "CovariateEffect":
-        """From the result of `state`; raises ValueError for weights of another size."""
+        """From the result of `state`; raises ValueError for weights of another size, and for shapes of no feature."""
         shapes = []
         for values in facts["shapes"]:
             lists = {name: tuple(map(float, values[name])) for name in ("levels", "knots")}
-            shapes.append(FeatureShape(**{**values, **lists}))
-        groups = int(facts["groups"])
+            shape = FeatureShape(**{**values, **lists})
+            shape.check()
+            shapes.append(shape)
+        groups = facts["groups"]
+        check_count("groups", groups, 1)
         count = sum(shape.count(groups) for shape in shapes)
         if weights.ndim != 2 or len(weights) != count:
             raise ArgumentError("effect of covariates", f"have {count} weights per column", str(weights.shape))
-        if any(shape.place < 0 for shape in shapes):
-            raise ArgumentError("effect of covariates", "have features from 0 on", "others", "the file is damaged")
         return cls(shapes=tuple(shapes), groups=groups, by_week=bool(facts["by_week"]), weights=weights)
 
 

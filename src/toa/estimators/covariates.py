@@ -181,7 +181,13 @@ class Covariates:
         """Covariates (P, K) of the steps after each series, by their ids and times."""
         names = ", ".join(map(repr, self.covariates))
         if table is None:
-            raise ArgumentError("future", f"have the covariates {names} of the next {steps} steps", "None")
+            raise ArgumentError(
+                "future",
+                f"have the covariates {names} of the next {steps} steps",
+                "None",
+                "pass a table with them",
+                Phrase("fit with ", Argument("past_covariates"), " if they are not known in advance"),
+            )
         # the frequency cannot be inferred from a single step
         kinds = {name: texts for name, texts in self.categories.items() if name in self.covariates}
         later = read_panel(table, values=self.covariates, **options, freq=panel.freq, categories=kinds, name="future")

@@ -28,6 +28,7 @@ from toa.estimators.base import Estimator
 from toa.estimators.combination import Combination
 from toa.estimators.detection_fitting import fit_detector
 from toa.estimators.detector_files import detector_state, restore_detector, try_detector
+from toa.estimators.detector_inputs import check_window
 from toa.estimators.detector_score import MEAN
 from toa.estimators.detector_settings import COMBINED, DetectorSettings
 from toa.estimators.effort import Ceiling
@@ -382,6 +383,8 @@ class AnomalyDetector(Estimator):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
+        if self.window is not None:
+            check_window("window", self.window)
         self._threshold_rule().check(usual=AnomalyDetector.contamination)
         check_count("min_length", self.min_length, 1)
         check_count("cool_down", self.cool_down, 0)

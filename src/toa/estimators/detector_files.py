@@ -1,6 +1,7 @@
 """What a file of a detector holds, and the fitted detector from it. See `toa.estimators.base` for the format."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,21 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toa._checks import check_count, check_finite, check_positive
+from toa._checks import check_finite, check_positive
 from toa._limits import check_unpacked
 from toa.data.scaling import StandardScaler
 from toa.estimators.combination import Combination
-from toa.estimators.detector_inputs import DetectorInputs
-from toa.estimators.detector_score import DetectorScore
+from toa.estimators.detector_inputs import DetectorInputs, check_window
+from toa.estimators.detector_score import WINDOWED, DetectorScore
 from toa.estimators.detector_settings import OLDER_LARGEST, DetectorSettings
 from toa.estimators.files import tensors_under
 from toa.estimators.fitted_detector import FittedDetector, flagged
 from toa.estimators.reconstruction import FittedReconstruction, WindowShape, build_network
+from toa.estimators.saved_types import check_columns, check_frequency, check_ids
 from toa.estimators.scorers import SCORERS
 from toa.estimators.shift import NormalLevels
 from toa.estimators.thresholds import Thresholds
 from toa.training.checkpoint import model_with
 from toa.training.distributed import resolve_device
+
+# rows per window in the trial of a file whose methods have no window of their own
+_TRIED_WINDOW = 10
 
 
 def detector_state(fitted: FittedDetector) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -53,10 +58,10 @@ def restore_detector(
     tensors: Mapping[str, Tensor], facts: Mapping[str, Any], settings: DetectorSettings, where: str | Path
 ) -> FittedDetector:
     """The detector of a file; raises an error for parts that do not fit one another."""
-    columns = tuple(facts["columns_"])
+    columns = check_columns("columns_", facts["columns_"])
     window = facts["window_"]
-    check_count("window_", window, 2)
-    statistics = zip(facts["ids"], tensors["scaler.mean"], tensors["scaler.std"], strict=True)
+    check_window("window_", window)
+    statistics = zip(check_ids(facts["ids"]), tensors["scaler.mean"], tensors["scaler.std"], strict=True)
     scalers = {name: StandardScaler.from_state({"mean": mean, "std": std}) for name, mean, std in statistics}
     inputs = DetectorInputs(columns=columns, window=window, scalers=scalers)
     check_unpacked("window_", inputs.context * len(columns), tensors)
@@ -73,6 +78,7 @@ def restore_detector(
     constant = tuple(facts.get("constant", ()))
     shape = WindowShape(rows=window, channels=len(columns), constant=constant, largest=largest)
     network = _restore_network(tensors, facts, settings, shape, where)
+    check_frequency(facts["freq_"])
     return FittedDetector(
         freq=facts["freq_"],
         day_first=facts.get("day_first"),
@@ -124,9 +130,14 @@ def try_detector(fitted: FittedDetector, settings: DetectorSettings) -> None:
     """Score zeros: parts of a file that do not fit one another raise an error."""
     thresholds = fitted.thresholds
     check_finite("thresholds", torch.tensor((thresholds.rows, thresholds.stream)))
-    zeros = np.zeros((fitted.context + 1, len(fitted.columns)))
+    score = fitted.score
+    if not WINDOWED & score.scorers.keys():
+        # no tensor has the size of the window, which may be much longer than the trial needs
+        score = replace(score, window=min(score.window, _TRIED_WINDOW))
+    context = replace(fitted.inputs, window=score.window).context
+    zeros = np.zeros((context + 1, len(fitted.columns)))
     series = fitted.inputs.scale(next(iter(fitted.inputs.scalers)), zeros)
-    if any(fitted.score.member(name, series).shape != series.shape for name in fitted.score.scorers):
+    if any(score.member(name, series).shape != series.shape for name in score.scorers):
         raise ValueError("a method has scores of other channels")
-    flagged(fitted, fitted.score.of_rows(series), settings.threshold.alarms)
-    fitted.score.of_rows(series, ends=True)
+    flagged(fitted, score.of_rows(series), settings.threshold.alarms)
+    score.of_rows(series, ends=True)

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
-from toa._checks import Argument, ArgumentError, Phrase
+from toa._checks import Argument, ArgumentError, Phrase, check_count
+from toa._limits import shorten
 from toa.data.panel import Id, Panel, Values
 from toa.data.scaling import StandardScaler, check_standardised
 from toa.estimators.scoring import Series
 from toa.estimators.sizes import choose_window
 
+# rows per window at most
+LONGEST_WINDOW = 100_000
 # a channel whose standardised values are all smaller is constant
 _ROUNDING = 1e-9
 
@@ -58,6 +61,16 @@ class DetectorInputs:
         remedy = Phrase("fit with a smaller ", Argument("window"))
         panel.check_rows(self.window, what, "pass more of its rows", remedy)
         return [self.scale(name, values) for name, values in zip(panel.ids, panel.values, strict=True)]
+
+
+def check_window(name: str, window: object) -> None:
+    """Raise ValueError for a window of a parameter or a file that is no count, or takes minutes to score.
+
+    A stream begins with as many rows as its window has, which a file of few bytes could state.
+    """
+    check_count(name, window, 2)
+    if int(window) > LONGEST_WINDOW:  # type: ignore[call-overload]
+        raise ArgumentError(name, f"be at most {LONGEST_WINDOW:,} rows", shorten(window), "use rows of longer steps")
 
 
 def window_of_fit(panel: Panel, window: int | None) -> int:

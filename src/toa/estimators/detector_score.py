@@ -12,6 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
+from toa._checks import check_finite
 from toa.estimators.alarms import Evidence
 from toa.estimators.architecture import NETWORK
 from toa.estimators.combination import Combination
@@ -22,7 +25,7 @@ from toa.estimators.thresholds import NormalScores, spread_pieces
 # ending of the name of a method whose score is the mean over a window
 MEAN = " mean"
 # methods whose score of a row depends on the rows around it
-_WINDOWED = (NETWORK, "sub-sequence pca")
+WINDOWED = frozenset((NETWORK, "sub-sequence pca"))
 # a row stands out if it is as unusual as one normal row in a thousand, on the scale of a combination
 _RARE = math.log(1_000.0)
 
@@ -78,7 +81,7 @@ class DetectorScore:
             return Evidence(rows, _RARE)
         if self.model.endswith(MEAN):
             return Evidence(self.member(self.model.removesuffix(MEAN), series).sum(1))
-        return Evidence(self.of_rows(series)) if self.model in _WINDOWED else None
+        return Evidence(self.of_rows(series)) if self.model in WINDOWED else None
 
     def of_normal_rows(self, series: Sequence[Series], context: int) -> NormalScores:
         """Scores of series, and of pieces of them as their rows arrive."""
@@ -87,6 +90,12 @@ class DetectorScore:
         return NormalScores(rows=rows, stream=[self.of_rows(piece, ends=True)[self.window // 2 :] for piece in pieces])
 
     def _parts(self, series: Series, *, ends: bool, channels: bool) -> Rows:
+        """Parts of the channels in the score, or without `channels` one column; raises ValueError if not finite."""
+        parts = self._unchecked_parts(series, ends=ends, channels=channels)
+        check_finite("scores", torch.from_numpy(parts))
+        return parts
+
+    def _unchecked_parts(self, series: Series, *, ends: bool, channels: bool) -> Rows:
         """Parts of the channels in the score, or without `channels` one column."""
 
         def member(name: str) -> Rows:

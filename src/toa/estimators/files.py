@@ -21,8 +21,9 @@ from torch import Tensor
 
 import toa
 from toa._checks import ArgumentError
-from toa._files import CHECKSUM, parse_json, seal, unseal, write_atomically
-from toa.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from toa._files import CHECKSUM, parse_json, read_together, seal, unseal, write_together
+from toa._limits import shorten
+from toa.training.checkpoint import Checkpoint, checkpoint_content, load_checkpoint, save_checkpoint
 
 # increased when older files can no longer be read
 FORMAT = 1
@@ -52,10 +53,13 @@ def saved_columns(path: Path) -> SavedColumns:
     if not isinstance(results, Mapping):
         results = {}
     ids = results.get("ids")
+    # else the id column that the names of other libraries told
+    id = parameters.get("id") or results.get("id")
+    label = parameters.get("label")
     return SavedColumns(
-        # else the id column that the names of other libraries told
-        id=parameters.get("id") or results.get("id"),
-        label=parameters.get("label"),
+        # loading the file names others in its error
+        id=id if isinstance(id, str) else None,
+        label=label if isinstance(label, str) else None,
         has_text_ids=isinstance(ids, list) and any(isinstance(id, str) for id in ids),
     )
 
@@ -67,9 +71,8 @@ def save_file(
     versions = {"toa": toa.__version__, "torch": torch.__version__, "python": platform.python_version()}
     header = {"format": FORMAT, "kind": kind, "versions": versions, "facts": dict(facts)}
     if folder:
-        save_checkpoint(path / WEIGHTS, tensors, {})
         text = json.dumps(seal(header, tensors), indent=2, sort_keys=True) + "\n"
-        write_atomically(path / CONFIG, text.encode())
+        write_together(path, {WEIGHTS: checkpoint_content(tensors, {}), CONFIG: text.encode()})
     elif path.is_dir():
         raise ArgumentError("path", "be a file", f"the folder {path}", "use save_pretrained for a folder")
     else:
@@ -79,13 +82,16 @@ def save_file(
 def load_file(path: Path, wanted: str | None = None, *, folder: bool = False) -> Checkpoint:
     """Read what `save_file` wrote, of the wanted or of any kind; the facts have the kind too."""
     kind = wanted or "model"
-    header = _read_config(path, kind) if folder else None
-    if not folder and not path.is_file():
+    content: bytes | None = None
+    header: Any = None
+    if folder:
+        header, content = _read_folder(path, kind)
+    elif not path.is_file():
         hint = "; load a folder with from_pretrained" if path.is_dir() else ""
         raise FileNotFoundError(f"{path} must be a saved {kind}, got no such file{hint}.")
     weights = path / WEIGHTS if folder else path
     try:
-        checkpoint = load_checkpoint(weights, verify=False)
+        checkpoint = load_checkpoint(weights, content=content, verify=False)
     except ValueError as error:
         raise ArgumentError(
             weights,
@@ -100,13 +106,14 @@ def load_file(path: Path, wanted: str | None = None, *, folder: bool = False) ->
     return Checkpoint(tensors=checkpoint.tensors, facts={**facts, "kind": header["kind"]}, verified=True)
 
 
-def _read_config(path: Path, kind: str) -> Any:
-    """The JSON file of a folder, not yet checked."""
+def _read_folder(path: Path, kind: str) -> tuple[Any, bytes]:
+    """The JSON file of a folder, not yet checked, and the content of the other file."""
     for name in (CONFIG, WEIGHTS):
         if not (path / name).is_file():
             raise FileNotFoundError(f"{path} must hold {CONFIG} and {WEIGHTS} of a {kind}, got no {name}.")
+    contents = read_together(path, (CONFIG, WEIGHTS))
     try:
-        return parse_json((path / CONFIG).read_bytes(), "it")
+        return parse_json(contents[CONFIG], "it"), contents[WEIGHTS]
     except ValueError as error:
         raise ArgumentError(path / CONFIG, "be JSON", error, "is it complete?") from None
 
@@ -122,12 +129,12 @@ def _check_header(header: Any, path: Path, wanted: str | None) -> dict[str, Any]
         raise ArgumentError(
             path,
             f"have format {FORMAT}, which toa {toa.__version__} reads",
-            f"format {header['format']!r}{by}",
+            f"format {shorten(header['format'])}{by}",
             "use that version of toa, or fit and save again",
         )
     if wanted is not None and header["kind"] != wanted:
         raise ArgumentError(
-            path, f"be a saved {wanted}", f"the kind {header['kind']!r}", "use it with its own class or command"
+            path, f"be a saved {wanted}", f"the kind {shorten(header['kind'])}", "use it with its own class or command"
         )
     return header
 

@@ -261,7 +261,7 @@ def example_inputs(network: FittedNetwork) -> tuple[torch.Tensor | None, ...]:
     features = inputs.covariates.count
     lookback = inputs.lookback
     return (
-        inputs.scaler["mean"][:1].float().unsqueeze(1).repeat(2, lookback, 1)
+        inputs.scaler["mean"][:1].double().unsqueeze(1).repeat(2, lookback, 1)
         + torch.arange(lookback).view(1, -1, 1) / lookback,
         torch.tensor([0, 1]) if len(inputs.ids) > 1 else None,
         torch.zeros(2, lookback, features) if features else None,

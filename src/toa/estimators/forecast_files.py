@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -24,6 +23,7 @@ from toa.estimators.fitted import FittedForecaster
 from toa.estimators.methods import FittedMethod, UsesCovariates
 from toa.estimators.network import FittedNetwork, Inputs, build_network
 from toa.estimators.regressions import FittedRegression
+from toa.estimators.saved_types import check_columns, check_frequency, check_ids, check_network
 from toa.estimators.settings import ForecastSettings
 from toa.training.checkpoint import model_with
 from toa.training.distributed import resolve_device
@@ -74,31 +74,20 @@ def restore_forecaster(
     for name, column in (("time", time_column), ("id", facts.get("id"))):
         if not isinstance(column, str | None):
             raise ArgumentError(name, "be the name of a column", shorten(column))
-    check_saved_frequency(freq)
+    check_frequency(freq)
     inputs = Inputs(
-        ids=tuple(facts["ids"]),
-        columns=tuple(facts["columns"]),
+        ids=check_ids(facts["ids"]),
+        columns=check_columns("columns", facts["columns"]),
         lookback=facts["lookback_"],
-        covariates=Covariates.from_state(facts["known"]),
+        covariates=_restore_covariates(facts, settings),
         scaler=tensors_under(tensors, "scaler."),
     )
     _check_shapes(tensors, inputs, settings)
     # older files hold the network alone
     season = facts["season"] if "season" in facts else season_of(freq) or 1
-    panel_methods: dict[str, FittedMethod] = {}
-    if "effect" in tensors:
-        linear = tensors["effect"].cpu().numpy()
-        # older files hold the linear effect alone
-        curves = None
-        if "curves" in facts:
-            curves = CovariateEffect.from_state(facts["curves"], tensors["curves"].cpu().numpy())
-        for name in REGRESSIONS:
-            panel_methods[name] = FittedRegression(name, linear, curves, season, settings.horizon)
-    for key, state in facts.get("methods", {}).items():
-        parts = tensors_under(tensors, f"methods.{key}.")
-        panel_methods |= FAMILIES[key].load(parts, state, season, settings.horizon)
+    panel_methods = _restore_panel_methods(tensors, facts, inputs, settings, season)
     choice = _restore_choice(tensors, facts, inputs, settings, season, panel_methods)
-    return FittedForecaster(
+    fitted = FittedForecaster(
         horizon=settings.horizon,
         quantiles=settings.quantiles,
         interval=settings.interval,
@@ -116,6 +105,41 @@ def restore_forecaster(
         # older files do not have it
         context=ContextRows(tensors["context"].cpu().numpy()) if "context" in tensors else None,
     )
+    check_network(fitted.weights, fitted.network)
+    return fitted
+
+
+def _restore_covariates(facts: Mapping[str, Any], settings: ForecastSettings) -> Covariates:
+    """The features; raises ValueError for others than those of the parameters."""
+    covariates = Covariates.from_state(facts["known"])
+    wanted = settings.covariates
+    for name in ("covariates", "static", "past_covariates", "holidays"):
+        if getattr(covariates, name) != getattr(wanted, name):
+            raise ArgumentError(f"known {name}", "be those of the parameters", shorten(getattr(covariates, name)))
+    return covariates
+
+
+def _restore_panel_methods(
+    tensors: Mapping[str, Tensor], facts: Mapping[str, Any], inputs: Inputs, settings: ForecastSettings, season: int
+) -> dict[str, FittedMethod]:
+    """The methods that read a whole table; raises an error for those of other features."""
+    panel_methods: dict[str, FittedMethod] = {}
+    if "effect" in tensors:
+        linear = tensors["effect"].cpu().numpy()
+        # older files hold the linear effect alone
+        curves = None
+        if "curves" in facts:
+            curves = CovariateEffect.from_state(facts["curves"], tensors["curves"].cpu().numpy())
+        for name in REGRESSIONS:
+            panel_methods[name] = FittedRegression(name, linear, curves, season, settings.horizon)
+    for key, state in facts.get("methods", {}).items():
+        parts = tensors_under(tensors, f"methods.{key}.")
+        panel_methods |= FAMILIES[key].load(parts, state, season, settings.horizon)
+    for method in panel_methods.values():
+        if isinstance(method, UsesCovariates):
+            # raises an error for features beyond the last one
+            method.used_features(inputs.covariates.count)
+    return panel_methods
 
 
 def _restore_unused(
@@ -130,17 +154,6 @@ def _restore_unused(
     methods = [method for name, method in panel_methods.items() if name in weights]
     used = [method.used_features(inputs.covariates.count) for method in methods if isinstance(method, UsesCovariates)]
     return find_unused(inputs.covariates, used, {}, {})
-
-
-def check_saved_frequency(freq: object) -> None:
-    """Raise ValueError for a frequency in a file that is none, or whose steps are longer than dates can tell."""
-    if type(freq) not in (str, int, type(None)):
-        raise ArgumentError("freq", "be a frequency", shorten(freq))
-    if isinstance(freq, str):
-        try:
-            pd.Timestamp(2000, 1, 1) + pd.tseries.frequencies.to_offset(freq)
-        except (ValueError, OverflowError) as error:
-            raise ArgumentError("freq", "be a frequency of dates", f"{shorten(freq)} ({error})") from None
 
 
 def _check_shapes(tensors: Mapping[str, Tensor], inputs: Inputs, settings: ForecastSettings) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from toa._checks import Argument, ArgumentError, Phrase, check_choice, check_count
 from toa._console import shows_progress
+from toa._limits import shorten
 from toa.data.columns import warn_of_ended_columns, warn_of_late_columns
 from toa.data.frames import check_results, forecast_names, match_panel, read_panel
 from toa.data.frequency import Frequency
@@ -331,10 +332,11 @@ class Forecaster(Estimator):
     def export(self, path: str | Path) -> None:
         """Write the model as an ONNX file that maps rows to forecasts in the units of the data.
 
-        Inputs, for any number of windows B: `series` (B, L, C) in float32; with several ids `which` (B,), the index of
-        each in `ids_`; with calendar features or covariates `marks` (B, L, F) and `future_marks` (B, P, F), which
-        `known_.features` computes. Outputs: "forecast", and "quantiles", "lower" and "upper" if fitted with them. It
-        needs the extra `toa[onnx]`.
+        Inputs, for any number of windows B: `series` (B, L, C) in float64; with several ids `which` (B,), the index of
+        each in `ids_`; with calendar features or covariates `marks` (B, L, F) and `future_marks` (B, P, F) in float32,
+        which `known_.features` computes. Outputs in float64: "forecast", and "quantiles", "lower" and "upper" if fitted
+        with them. The network computes in float32, after the scaling: no digits are lost far from zero. It needs the
+        extra `toa[onnx]`.
         """
         self._check_fitted("exported")
         fitted = self.fitted_
@@ -528,6 +530,8 @@ class Forecaster(Estimator):
         if "choice" not in facts:
             self.model = NETWORK
         self._check_parameters()
+        if None not in (self.id, facts.get("id")) and self.id != facts["id"]:
+            raise ArgumentError("id of the fit", "be that of the parameters", shorten(facts["id"]))
         self.fitted_ = restore_forecaster(tensors, facts, self.settings_of_fit(), where)
 
     @property

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from toa._checks import ArgumentError, Name, check_at_least, check_at_most, check_count
+from toa._checks import ArgumentError, Name, check_at_least, check_at_most, check_count, check_finite
 from toa._limits import shorten
 from toa.estimators.baselines import History, align_histories
 from toa.estimators.origins import SeriesList
@@ -150,7 +150,9 @@ def _forecast_context(model: PretrainedForecaster, context: History, steps: int,
         quantiles = forecast_in_passes(model, inputs, steps)
         if flip:
             quantiles = 0.5 * (quantiles - forecast_in_passes(model, -inputs, steps).flip(-1))
-    return quantiles.double().cpu().numpy() * unit[:, :, None] + middle[:, :, None]
+    forecast = quantiles.double()
+    check_finite("forecasts of the pretrained model", forecast)
+    return forecast.cpu().numpy() * unit[:, :, None] + middle[:, :, None]
 
 
 def forecast_in_passes(model: PretrainedForecaster, context: Tensor, steps: int) -> Tensor:

@@ -124,7 +124,7 @@ class ZScore:
         return ((values - self.mean) / self.std) ** 2
 
     def fits(self, channels: int) -> bool:
-        return len(self.mean) == len(self.std) == channels
+        return len(self.mean) == len(self.std) == channels and bool((self.std > 0).all())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ import torch
 import toa
 from toa._checks import Argument, ArgumentError, MissingFileError
 from toa._files import parse_json, read_text, seal, unseal, write_atomically
+from toa._limits import shorten
 from toa.nn import Attention
 from toa.nn.registry import ADDED_LATER
 from toa.training.base import Evaluation
@@ -122,7 +123,7 @@ def check_record(content: object, where: str) -> Record:
         metrics = {str(name): float(value) for name, value in record["metrics"].items()}
         return {**record, "metrics": metrics, "config_hash": str(record["config_hash"])}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ArgumentError(where, "be a record of toa", f"something else ({error!r})", _NO_RECORD) from error
+        raise ArgumentError(where, "be a record of toa", f"something else ({shorten(error)})", _NO_RECORD) from error
 
 
 def read_records(paths: Iterable[Path]) -> list[Record]:

@@ -20,6 +20,7 @@ from torch import nn
 
 from toa._checks import ArgumentError
 from toa._files import parse_json, read_text, seal, unseal, write_atomically
+from toa._limits import shorten
 from toa.experiments.base import experiment_of
 from toa.experiments.records import RECORD, Record, config_hash, make_record, read_record, write_record
 from toa.training import TASKS, RunOptions, Task
@@ -208,7 +209,7 @@ def read_error(path: Path) -> Record | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ArgumentError(path, "be the error of a run", f"something else ({error!r})", "delete it") from None
+        raise ArgumentError(path, "be the error of a run", f"something else ({shorten(error)})", "delete it") from None
 
 
 def read_state(job: Job, out: Path, data_dir: Path | None = None) -> tuple[Record | None, Record | None]:
@@ -281,7 +282,8 @@ def read_plans(out: Path) -> tuple[dict[str, Job], list[str]]:
                 raise ValueError("other runs than those of its name")
             jobs |= {job.key: job for job in planned}
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            unreadable.append(f"{path} must be a plan of this version, got something else ({error!r}); delete it.")
+            reason = shorten(error)
+            unreadable.append(f"{path} must be a plan of this version, got something else ({reason}); delete it.")
     return jobs, unreadable
 
 

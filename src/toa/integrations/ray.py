@@ -294,7 +294,9 @@ def _named(where: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError, TypeError, KeyError, NotImplementedError, MemoryError) as error:
-        raise ValueError(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
+        # readers of tables write several lines
+        reason = " ".join(str(error).split())
+        raise ValueError(reason if reason.startswith(where) else f"{where}: {reason}") from error
 
 
 def _starts(table: Any, id: str | None) -> tuple[Any, np.ndarray]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from toa._checks import ArgumentError, check_at_least, check_divisible, check_fraction, check_shape
+from toa._limits import shorten
 from toa.nn import EncoderBlock, EncoderStack, PatchEmbedding, count_patches
 from toa.nn.embedding import Positions
 from toa.nn.layers import Norm
@@ -39,7 +40,7 @@ class ModelConfig:
                 continue
             assert isinstance(kind, type)
             if type(value) is not kind and (kind, type(value)) != (float, int):
-                raise ArgumentError(name, f"be of type {kind.__name__}", repr(value), "convert it first")
+                raise ArgumentError(name, f"be of type {kind.__name__}", shorten(value), "convert it first")
             if kind is int:
                 check_at_least(name, value, 0 if name in ("num_marks", "label_len") else 1)
             elif kind is float:

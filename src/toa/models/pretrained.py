@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from toa._checks import ArgumentError, Name, check_at_least, check_at_most, check_choice, check_shape
-from toa._files import parse_json, seal, unseal, write_atomically
+from toa._files import parse_json, read_together, seal, unseal, write_together
 from toa._limits import check_sizes, shorten
 from toa.models.base import ModelConfig
 from toa.nn import AttentionSpec, FeedForward, LayerNorm, Linear
@@ -276,10 +276,8 @@ class PretrainedForecaster(nn.Module):
         folder = Path(folder)
         weights = {name: value.detach().cpu().to(dtype).contiguous() for name, value in self.state_dict().items()}
         content = {"format": FORMAT, "config": self.config.to_json(), "facts": self.facts}
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / WEIGHTS_FILE, save(weights))
         text = json.dumps(seal(content, weights), indent=2, sort_keys=True) + "\n"
-        write_atomically(folder / CONFIG_FILE, text.encode())
+        write_together(folder, {WEIGHTS_FILE: save(weights), CONFIG_FILE: text.encode()})
 
     @classmethod
     def from_pretrained(cls, name: str | Path) -> "PretrainedForecaster":
@@ -289,8 +287,9 @@ class PretrainedForecaster(nn.Module):
             ValueError: If there is no such folder or name, or a file was damaged.
         """
         folder = find_pretrained(name)
-        content = parse_json((folder / CONFIG_FILE).read_bytes(), str(folder / CONFIG_FILE))
-        weights = _read_weights(folder / WEIGHTS_FILE)
+        contents = read_together(folder, (CONFIG_FILE, WEIGHTS_FILE))
+        content = parse_json(contents[CONFIG_FILE], str(folder / CONFIG_FILE))
+        weights = _read_weights(contents[WEIGHTS_FILE], folder / WEIGHTS_FILE)
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise ArgumentError(
                 folder / CONFIG_FILE,
@@ -301,7 +300,18 @@ class PretrainedForecaster(nn.Module):
         plain, verified = unseal(content, str(folder), weights)
         if not verified:
             raise ArgumentError(folder / CONFIG_FILE, "have a checksum", "none", "restore the file")
-        return load_weights(plain["config"], weights, folder, facts=plain["facts"])
+        try:
+            model = load_weights(plain["config"], weights, folder, facts=plain["facts"])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
+            if isinstance(error, ValueError) and str(folder) in str(error):
+                raise
+            raise ArgumentError(
+                folder,
+                "hold a complete pretrained forecaster",
+                f"one that does not fit this version of toa ({shorten(error)})",
+                "restore the folder, or install the version of toa that wrote it",
+            ) from None
+        return model
 
 
 def model_to_fill(config: PretrainedConfig, *, facts: Mapping[str, Any] | None = None) -> PretrainedForecaster:
@@ -318,6 +328,9 @@ def load_weights(
     Raises:
         ValueError: If the config is wrong, or does not fit the weights; before memory is taken for it.
     """
+    for name, value in weights.items():
+        if not value.isfinite().all():
+            raise ArgumentError(where, "hold finite numbers", f"NaN or infinite ones in {name!r}", "restore the file")
     checked = PretrainedConfig.from_json(config, where)
     check_sizes({name: value for name, value in config.items() if name != "rotary_base"}, weights, where)
     model = model_to_fill(checked, facts=facts)
@@ -329,13 +342,13 @@ def load_weights(
     return model.eval()
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
+def _read_weights(content: bytes, path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
     try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
+        return load(content)
+    except SafetensorError as error:
         raise ArgumentError(path, "hold the weights of a pretrained forecaster", f"an error: {error}") from None
 
 

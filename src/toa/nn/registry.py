@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from toa import ops
 from toa._checks import ArgumentError, check_choice
+from toa._limits import shorten
 from toa._registry import Registry
 from toa.nn.attention import Attention, SoftmaxAttention
 from toa.nn.baseline_attention import (
@@ -91,10 +92,10 @@ class AttentionSpec:
             wanted = kinds[name]
             fits = wanted not in _TYPES or isinstance(value, _TYPES[wanted])
             if not fits or isinstance(value, bool) != (wanted is bool):
-                raise ArgumentError(name, f"be of type {wanted.__name__}", repr(value), "convert it first")
+                raise ArgumentError(name, f"be of type {wanted.__name__}", shorten(value), "convert it first")
             if name not in known:
                 raise ValueError(
-                    f"{name} is not an option of attention {self.name!r}, got {value!r}; "
+                    f"{name} is not an option of attention {self.name!r}, got {shorten(value)}; "
                     f"its options: {', '.join(known)}."
                 )
 

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from toa._checks import ArgumentError
 from toa._files import parse_json, read_text, write_atomically
+from toa._limits import shorten
 from toa.data.frequency import Frequency, describe_steps
 from toa.experiments.records import RECORD, Record
 from toa.experiments.run import load_run
@@ -214,7 +215,7 @@ def read_pictures(path: Path) -> list[Pictures]:
                 # raises if entries are missing
                 picture_offset(picture)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArgumentError(path, f"have operators in format {_FORMAT}", f"something else ({error!r})") from None
+        raise ArgumentError(path, f"have operators in format {_FORMAT}", f"something else ({shorten(error)})") from None
     return models
 
 

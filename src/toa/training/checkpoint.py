@@ -78,8 +78,13 @@ def model_with(
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
     """Write a checkpoint atomically."""
+    write_atomically(path, checkpoint_content(tensors, facts))
+
+
+def checkpoint_content(tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> bytes:
+    """The content of the file of a checkpoint."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, save(plain, {_KEY: json.dumps(seal(facts, plain), sort_keys=True)}))
+    return save(plain, {_KEY: json.dumps(seal(facts, plain), sort_keys=True)})
 
 
 def _metadata(content: bytes) -> dict[str, str]:
@@ -90,15 +95,16 @@ def _metadata(content: bytes) -> dict[str, str]:
     return metadata
 
 
-def load_checkpoint(path: Path, *, verify: bool = True) -> Checkpoint:
+def load_checkpoint(path: Path, *, content: bytes | None = None, verify: bool = True) -> Checkpoint:
     """Read a checkpoint; a file that an older version wrote without checksum is read and logged.
 
     Args:
+        content: What the file holds, if it was read before.
         verify: Compare its checksum; False for a file whose checksum covers another file too.
     """
     try:
         # read once: another process may replace the file between two readings
-        content = read_file(path)
+        content = read_file(path) if content is None else content
         tensors = load(content)
         facts = parse_json(_metadata(content)[_KEY], f"the header of {path}")
         if not isinstance(facts, dict):

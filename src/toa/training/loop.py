@@ -313,7 +313,7 @@ class TrainingRun:
             raise ArgumentError(
                 path,
                 f"be a checkpoint of this run, {self.key!r}",
-                f"one of {saved.facts.get('key')!r}",
+                f"one of {shorten(saved.facts.get('key'))}",
                 "choose another output folder, or delete the file to start again",
             )
         # a checkpoint of an older version names no data

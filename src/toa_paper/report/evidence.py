@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from toa._checks import ArgumentError, check_choice
 from toa._files import CHECKSUM, parse_json
+from toa._limits import shorten
 from toa.experiments.claims import CLAIM
 from toa.experiments.records import (
     RECORD,
@@ -206,7 +207,7 @@ class _Reader:
                 self._evidence.failed[setting] = f"{content['error']} ({path})"
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ArgumentError(
-                    "it", "be the error of a run of this version", f"something else ({error!r})"
+                    "it", "be the error of a run of this version", f"something else ({shorten(error)})"
                 ) from None
         elif isinstance(content, Mapping) and "benchmark" in content:
             self._scores[path] += 1
@@ -227,7 +228,9 @@ class _Reader:
         try:
             self._costs[path.name] |= attention_costs([content])
         except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-            raise ArgumentError("it", "have the times of training steps", f"something else ({error!r})") from None
+            raise ArgumentError(
+                "it", "have the times of training steps", f"something else ({shorten(error)})"
+            ) from None
 
     def _take_record(self, content: Any, path: Path, line: int) -> None:
         record = check_record(content, name_line(path, line))
@@ -331,7 +334,7 @@ def _signed_trial(content: Any) -> Trial:
         if not (trial.trial.strip() and 0 < trial.error < math.inf):
             raise ValueError(f"got trial {trial.trial!r} with validation error {trial.error}")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"it must be a trial with a validation error above 0 ({error!r})") from None
+        raise ValueError(f"it must be a trial with a validation error above 0 ({shorten(error)})") from None
     return trial
 
 
