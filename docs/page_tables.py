@@ -22,6 +22,7 @@ import leaderboard_tables
 import many_channels_tables
 import paper_tables
 import performance_tables
+import pretraining_tables
 import properties_tables
 import reliability_tables
 import repeat_tables
@@ -44,6 +45,7 @@ MODULES = (
     many_channels_tables,
     paper_tables,
     performance_tables,
+    pretraining_tables,
     properties_tables,
     reliability_tables,
     repeat_tables,

@@ -85,9 +85,9 @@ def _inference_line(inference: InferenceOptions) -> str:
     if inference.contexts:
         parts.append(f"averaged over contexts of {', '.join(map(str, inference.contexts))} steps")
     if inference.season_steps is not None:
-        parts.append(f"of series resampled to seasons of {inference.season_steps} steps")
-    how = "; ".join(parts) or "of the series as they are"
-    return f"Forecasts, here and unless `options` are given, are {how}; the same validation chose this."
+        parts.append(f"computed on series that are resampled to seasons of {inference.season_steps} steps")
+    how = ", and ".join(parts) or "computed on the series as they are"
+    return f"Forecasts, here and unless `options` are given, are {how}. The same validation chose this."
 
 
 def _score_lines(scores: Mapping[str, Any] | None) -> list[str]:

@@ -1,0 +1,77 @@
+"""Tables of the pretrained forecaster, from the records of its training and of its validation."""
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from performance_tables import table
+from stored_results import RESULTS, Record, stored_records
+
+FOLDER = RESULTS / "pretraining"
+
+
+@functools.cache
+def training_record() -> dict[str, Any]:
+    """The training of the weights that are part of the package."""
+    content: dict[str, Any] = json.loads((FOLDER / "small.json").read_text(encoding="utf-8"))
+    return content
+
+
+def options_text(options: Mapping[str, Any]) -> str:
+    """Options of inference in words."""
+    parts = []
+    if options["season_steps"] is not None:
+        parts.append(f"seasons of {options['season_steps']} steps")
+    if options["flip"]:
+        parts.append("with the negative series")
+    if options["contexts"]:
+        parts.append(f"contexts of {' and '.join(map(str, options['contexts']))}")
+    return ", ".join(parts) or "none"
+
+
+def score_row(scores: Record) -> list[str]:
+    """MASE over seasonal naive per set, then its mean and that of the quantiles over the real sets."""
+    sets = [f"{each['mase_ratio']:.3f}" for each in scores["sets"].values()]
+    mean = scores["geometric_mean"]
+    return [*sets, f"{mean['mase_ratio']:.3f}", f"{mean['pinball_ratio']:.3f}"]
+
+
+def option_table() -> str:
+    """Validation of the shipped weights with each choice of options."""
+    records = stored_records("pretraining/validation.jsonl")
+    head = ("options", *records[0]["sets"], "mean, real sets", "mean of quantiles")
+    return table(head, [(options_text(record["options"]), *score_row(record)) for record in records])
+
+
+def training_table() -> str:
+    """What was trained, on what, and how fast."""
+    record = training_record()
+    training = record["training"]
+    rows = (
+        ("weights", f"{record['weights']:,}"),
+        ("steps", f"{record['step']:,}"),
+        ("series per step", f"{training['batch_size']}"),
+        ("series", f"{record['series']:,}"),
+        ("device", record["device"]),
+        ("hours", f"{record['seconds'] / 3600:.2f}"),
+        ("series per second", f"{record['steps_per_second'] * training['batch_size']:.0f}"),
+        ("commit", record["commit"]),
+    )
+    return table(("of the training", "value"), rows)
+
+
+def curve_table() -> str:
+    """The loss curve, at about ten steps."""
+    curve = training_record()["curve"]
+    every = max(1, len(curve) // 10)
+    entries = curve[every - 1 :: every]
+    rows = [(f"{entry['step']:,}", f"{entry['loss']:.4f}", f"{entry['rate']:.2g}") for entry in entries]
+    return table(("step", "mean loss since the last entry", "rate"), rows, left=0)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "pretraining": training_table,
+    "pretraining-options": option_table,
+    "pretraining-curve": curve_table,
+}
