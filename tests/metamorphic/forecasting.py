@@ -204,8 +204,6 @@ def save_and_load(fit: Fit, random: np.random.Generator, folder: Path) -> Iterat
 
 
 def export_to_onnx(fit: Fit, random: np.random.Generator, folder: Path) -> Iterator[Pair]:
-    runtime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
     frame = draw_table(random)
     # float32 would lose the digits of a large offset
     offset = 10.0 ** random.uniform(0, 8)
@@ -214,6 +212,8 @@ def export_to_onnx(fit: Fit, random: np.random.Generator, folder: Path) -> Itera
     if model.weights_ != {"toa": 1.0}:
         yield refused(lambda: model.export(folder / "model.onnx"))
         return
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
     model.export(folder / "model.onnx")
     session = runtime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     rows = frame[COLUMNS].to_numpy()[-model.lookback_ :]
