@@ -192,7 +192,7 @@ def check_positive(name: Name, value: float | str) -> None:
 def check_count(name: Name, value: object, least: int) -> None:
     """Raise if a value is not an integer of at least `least`."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < least:
-        raise ArgumentError(name, f"be an integer of at least {least}", repr(value))
+        raise ArgumentError(name, f"be an integer of at least {least}", shorten(value))
 
 
 def check_seed(value: object) -> None:

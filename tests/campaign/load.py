@@ -30,8 +30,10 @@ _SMALL = {"embed_dim": 4, "num_heads": 2, "num_layers": 1, "ff_dim": 4}
 _GROWTH = 1.5
 # saves per writer, and loads per reader, of one file
 _TURNS = 150
-# the same of one folder, whose content is larger
+# the same of one folder of a model, whose content is larger
 _FOLDER_TURNS = 40
+# records per writer of one folder of results, and readings of the whole folder per reader
+_RECORDS = 20
 # MiB by which the memory of a stream may grow after its start
 _GROWTH_MIB = 64
 
@@ -145,7 +147,7 @@ def share_one_results_folder(folder: Path, first: int, count: int, *, seed: int)
     out.mkdir()
 
     def write(writer: int) -> None:
-        jobs = [_job(writer * _TURNS + turn) for turn in range(_TURNS)]
+        jobs = [_job(writer * _RECORDS + turn) for turn in range(_RECORDS)]
         write_plan(jobs, out)
         for job in jobs:
             with claimed(job.folder(out)):
@@ -154,7 +156,7 @@ def share_one_results_folder(folder: Path, first: int, count: int, *, seed: int)
             write_record(out / "shared" / RECORD, _record(job))
 
     def read() -> None:
-        for _ in range(_FOLDER_TURNS):
+        for _ in range(_RECORDS):
             unreadable = read_plans(out)[1]
             skipped = [part.where for part in read_evidence([out]).skipped]
             if unreadable or skipped:
@@ -164,8 +166,8 @@ def share_one_results_folder(folder: Path, first: int, count: int, *, seed: int)
     outcome = _in_processes(lambda number: write(number) if number < count else read(), 2 * count, folder)
     records = [read_record(path) for path in out.rglob(RECORD)]
     outcome.counts["records"] = len(records)
-    if len(records) != count * _TURNS + 1 or len(read_progress(out).done) < count * _TURNS:
-        outcome.failures.append(f"{len(records)} records of {count * _TURNS + 1}")
+    if len(records) != count * _RECORDS + 1 or len(read_progress(out).done) < count * _RECORDS:
+        outcome.failures.append(f"{len(records)} records of {count * _RECORDS + 1}")
     left = sorted(file.name for file in out.rglob("*.partial"))
     outcome.failures += [f"leaves {left}"] if left else []
     return outcome

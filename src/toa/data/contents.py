@@ -24,6 +24,8 @@ from toa._checks import ArgumentError
 from toa._limits import shorten, unpacked_limit
 
 # what numpy raises for damaged or forged arrays
+# characters of the reason why a file cannot be read
+_LONGEST_REASON = 300
 _DAMAGES = (
     *(ValueError, TypeError, KeyError, EOFError, OSError, SyntaxError, OverflowError, RecursionError, MemoryError),
     tokenize.TokenError,
@@ -77,8 +79,9 @@ def read_content(path: Path, what: str) -> bytes:
 
 
 def one_line(error: Exception) -> str:
-    """The message of an error in one line."""
-    return " ".join(str(error).split())
+    """The message of an error in one line, of which a damaged file may be a part."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
 
 
 def describe_columns(columns: Any, most: int = 12) -> str:

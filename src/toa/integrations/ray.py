@@ -35,6 +35,7 @@ except ModuleNotFoundError as error:
 from toa._checks import ArgumentError, check_at_least, check_choice
 from toa._files import check_writable, partial_name, remove_partial, replacing, target_of
 from toa._limits import peak_bytes
+from toa.data.contents import one_line
 from toa.data.files import checksum
 from toa.estimators import Forecaster
 from toa.experiments.sweep_ray import connected
@@ -295,7 +296,7 @@ def _named(where: str) -> Iterator[None]:
         yield
     except (ValueError, OSError, TypeError, KeyError, NotImplementedError, MemoryError) as error:
         # readers of tables write several lines
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise ValueError(reason if reason.startswith(where) else f"{where}: {reason}") from error
 
 
