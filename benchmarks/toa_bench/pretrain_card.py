@@ -64,6 +64,8 @@ def card_text(record: Mapping[str, Any], scores: Mapping[str, Any] | None, infer
         "",
         "- One series at a time: no covariates, no relations between series.",
         f"- Quantiles from {model['quantiles'][0]:g} to {model['quantiles'][-1]:g}; no forecast beyond them.",
+        f"- Series of fewer than {training['least_context']} steps, after resampling, were not trained, and are",
+        "  forecast badly.",
         "- Trained on synthetic series: kinds of series that the generators do not draw may be forecast badly. Compare",
         "  with seasonal naive on your own data.",
         "",

@@ -244,7 +244,7 @@ def test_card_states_data_cost_and_limits() -> None:
         "series": 5_000_000,
         "synthetic": {"generator": "toa.data.synthetic", "seed": 1},
         "step": 1000,
-        "training": {"batch_size": 5000, "learning_rate": 1e-3},
+        "training": {"least_context": 16, "batch_size": 5000, "learning_rate": 1e-3},
         "averaged": 4,
         "loss": 0.25,
         "seconds": 5400.0,

@@ -57,3 +57,8 @@ def test_intervals_follow_the_noise():
 def test_a_constant_series_stays_what_it_is(scale):
     forecast = toa.zero_shot(np.full(200, 3.0 * scale), 24, interval=None)
     np.testing.assert_allclose(forecast, 3.0 * scale, rtol=1e-3)
+
+
+def test_series_shorter_than_those_of_the_training_are_named():
+    with pytest.warns(UserWarning, match=r"1 of 2 series have fewer rows than the pretrained model was trained on"):
+        toa.zero_shot([np.arange(12.0), np.arange(50.0)], 3, season=1)

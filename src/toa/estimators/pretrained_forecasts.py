@@ -119,6 +119,22 @@ def check_horizon(model: PretrainedForecaster, horizon: int) -> None:
     check_at_most("horizon", horizon, rule, longest_horizon(model), "use toa.Forecaster")
 
 
+def short_series(
+    model: PretrainedForecaster,
+    series: SeriesList,
+    horizon: int,
+    season: int,
+    options: InferenceOptions | None = None,
+) -> list[int]:
+    """Lengths of the series that are shorter than all that the model was trained on, after resampling."""
+    training = model.facts.get("training")
+    if not isinstance(training, dict):
+        return []
+    least = int(training.get("least_context", 0))
+    factor = _resampling(model, horizon, season, stored_options(model) if options is None else options)
+    return [len(values) for values in series if len(values) * factor < least]
+
+
 def _forecast_block(
     model: PretrainedForecaster, series: SeriesList, horizon: int, season: int, options: InferenceOptions
 ) -> Quantiles:

@@ -8,6 +8,7 @@ Alphabet: S series, C columns, N one per series and column, L context, P horizon
 """
 
 import functools
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from toa.estimators.pretrained_forecasts import (
     check_horizon,
     forecast_quantiles,
     interpolate_levels,
+    short_series,
 )
 from toa.estimators.units import find_counts
 from toa.models.pretrained import DEFAULT_NAME, PretrainedForecaster, find_pretrained, model_to_fill, shipped_names
@@ -151,7 +153,11 @@ def forecast_table(
     names = forecast_names(columns, quantiles, interval is not None)
     check_results(panel, names if panel.time_column else ["step", *names])
     steps = choose_season(season, season_of(panel.freq), panel.histories(columns))
-    trained = forecast_quantiles(forecaster, series_of(panel), horizon, season=steps, options=options)
+    series = series_of(panel)
+    short = short_series(forecaster, series, horizon, steps, options)
+    if short:
+        _warn_of_short(short, len(series))
+    trained = forecast_quantiles(forecaster, series, horizon, season=steps, options=options)
     forecasts = interpolate_levels(trained, forecaster.config.quantiles, levels)  # (N, P, levels)
     parts = _parts(forecasts, panel, interval is not None)
     return ZeroShotForecast(
@@ -161,6 +167,16 @@ def forecast_table(
         table=write_forecast(panel, parts, horizon, columns, quantiles),
         model=forecaster,
     )
+
+
+def _warn_of_short(lengths: Sequence[int], count: int) -> None:
+    """Name the series that the model has seen nothing like."""
+    which = f"{len(lengths)} of {count} series have" if count > 1 else "the series has"
+    text = (
+        f"{which} fewer rows than the pretrained model was trained on (at least {min(lengths)}, at most {max(lengths)} "
+        "here); its forecast may be worse than the last value: compare with toa.Forecaster."
+    )
+    warnings.warn(text, stacklevel=4)
 
 
 def _levels(interval: float | None, quantiles: Sequence[float]) -> list[float]:
