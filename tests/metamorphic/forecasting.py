@@ -1,5 +1,6 @@
 """Properties of the forecaster: pairs of forecasts that are related."""
 
+import copy
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,17 @@ def export_to_onnx(fit: Fit, random: np.random.Generator, folder: Path) -> Itera
         yield forecast[[f"{column}{ending}" for column in COLUMNS]].to_numpy() - offset, answers[name][0] - offset
 
 
+def update_by_rows(fit: Fit, random: np.random.Generator, folder: Path) -> Iterator[Pair]:
+    frame = draw_table(random, ROWS + TESTED)
+    expected = numbers(fit(frame[:ROWS]).predict(frame))
+    for size in (1, int(random.integers(2, TESTED)), TESTED):
+        # not the shared estimator, which an update would change
+        model = copy.deepcopy(fit(frame[:ROWS]))
+        for start in range(ROWS, len(frame), size):
+            model.update(frame[start : start + size])
+        yield expected, numbers(model.predict())
+
+
 def shorter_horizons(fit: Fit, random: np.random.Generator, folder: Path) -> Iterator[Pair]:
     model = fit(draw_table(random))
     steps = int(random.integers(1, HORIZON))
@@ -305,6 +317,7 @@ PROPERTIES: dict[str, Property] = {
     "one by one": one_by_one,
     "save and load": save_and_load,
     "ONNX": export_to_onnx,
+    "rows of a stream": update_by_rows,
     "shorter horizons": shorter_horizons,
     "later values": later_values,
     "later values, missing values": later_values_with_gaps,
