@@ -230,7 +230,12 @@ def _forecast_series(found: Any) -> Any:
     last = table["day"].max()
     future = pd.DataFrame({"id": ["u", "u", "v", "v"], "day": [last + pd.Timedelta(days=day) for day in (1, 2)] * 2})
     forecast = found.predict(table, future=future.assign(sun=0.5, area=[1.0, 1.0, 2.0, 2.0]))
-    return [forecast[["load", "load_lower", "load_upper"]]]
+    return [_answers_of(forecast)]
+
+
+def _answers_of(forecast: pd.DataFrame) -> pd.DataFrame:
+    """Forecasts and, if the file holds what they need, bounds."""
+    return forecast[[name for name in ("load", "load_lower", "load_upper") if name in forecast]]
 
 
 def _forecast_by_command(path: Path) -> Any:
@@ -251,7 +256,7 @@ def _forecast_by_command(path: Path) -> Any:
     except SystemExit as end:
         if end.code:
             raise ValueError(" ".join(printed.getvalue().split())) from None
-    return [pd.read_csv(out)[["load", "load_lower", "load_upper"]]]
+    return [_answers_of(pd.read_csv(out))]
 
 
 def _forecast(found: Any) -> Any:

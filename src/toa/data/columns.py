@@ -331,7 +331,7 @@ def to_zone(dates: pd.DatetimeIndex, zone: str, series: Int64[np.ndarray, " t"] 
     try:
         zoneinfo.ZoneInfo(zone)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise ArgumentError("time_zone", "be a name such as 'Europe/Rome' or 'UTC'", repr(zone)) from None
+        raise ArgumentError("time_zone", "be a name such as 'Europe/Rome' or 'UTC'", shorten(zone)) from None
     if dates.tz is not None:
         return dates.tz_convert(zone)
     if (dates == dates.normalize()).all():

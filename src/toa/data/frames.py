@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from toa._checks import Argument, ArgumentError, ArgumentWarning, Name, Phrase, as_part, check_choice, part_of
-from toa._limits import list_first
+from toa._limits import list_first, shorten
 from toa.data.codes import mark_missing, missing_numbers, warn_of_codes
 from toa.data.columns import (
     categories_of,
@@ -298,9 +298,11 @@ def match_panel(panel: Panel, columns: Sequence[str], ids: Collection[Id] | None
     panel = panel.select(columns)
     for id in panel.ids:
         if ids is not None and id not in ids:
-            fitted = list_first(list(map(repr, ids)), 8)
+            fitted = list_first(list(map(shorten, ids)), 8)
             where = "" if panel.id_column is None else f" in column {panel.id_column!r}"
-            raise ArgumentError("data", f"have ids that were fitted, {fitted}", f"{id!r}{where}", "fit on its rows too")
+            raise ArgumentError(
+                "data", f"have ids that were fitted, {fitted}", f"{shorten(id)}{where}", "fit on its rows too"
+            )
     return panel
 
 
@@ -525,7 +527,7 @@ def _column(frame: Any, wanted: str, name: Name) -> Any:
     """The column with this name, which may be a number in pandas."""
     columns = {str(column): column for column in frame.columns}
     if wanted not in columns:
-        raise ArgumentError(name, f"have a column {wanted!r}", ", ".join(map(repr, columns)))
+        raise ArgumentError(name, f"have a column {shorten(wanted)}", ", ".join(map(shorten, columns)))
     return columns[wanted]
 
 
