@@ -124,6 +124,17 @@ def test_later_passes_follow_every_quantile_of_the_earlier_ones(model) -> None:
     torch.testing.assert_close(got, torch.stack(expected, 2))
 
 
+def test_medians_alone_follow_the_path_of_medians(model) -> None:
+    context = torch.from_numpy(walks(1)[0][None] - 50.0).float()
+    with torch.inference_mode():
+        first = model(context, 8)
+        second = model(torch.cat((context, first[:, :, 1]), 1), 4)
+        got = forecast_in_passes(model, context, 12, median_alone=True)
+    torch.testing.assert_close(got, torch.cat((first, second), 1))
+    short = forecast_quantiles(model, walks(), 8, median_alone=True)
+    np.testing.assert_array_equal(short, forecast_quantiles(model, walks(), 8))
+
+
 @pytest.mark.parametrize("horizon", [0, 33, 2.5])
 def test_wrong_horizons_raise(model, horizon) -> None:
     with pytest.raises(ValueError, match=message("horizon must be", f"got {horizon}")):

@@ -60,7 +60,7 @@ class FittedPretrained:
         # as many rows as forecasts of the fitted forecaster have
         rows = history_rows(self.season, self.horizon)
         series = [values[-rows:] for values in histories.values]
-        quantiles = forecast_quantiles(self.model, series, self.horizon, season=self.season)
+        quantiles = forecast_quantiles(self.model, series, self.horizon, season=self.season, median_alone=True)
         median: ForecastRows = quantiles[..., self.model.config.quantiles.index(0.5)]
         return median
 
