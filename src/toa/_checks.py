@@ -186,7 +186,7 @@ def check_fraction(name: Name, value: float) -> None:
 def check_positive(name: Name, value: float | str) -> None:
     """Raise if a number is zero, negative or NaN, or not a number."""
     if isinstance(value, str) or not value > 0:
-        raise ArgumentError(name, "be positive", repr(value))
+        raise ArgumentError(name, "be positive", shorten(value))
 
 
 def check_count(name: Name, value: object, least: int) -> None:

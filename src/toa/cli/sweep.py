@@ -31,6 +31,7 @@ _UsageError: Any = typer.BadParameter.__bases__[0]
 
 def read_runs(path: Path) -> "list[Job]":
     """Read jobs from a file with the options of one `toa run` per line; skips empty lines and text after a #."""
+    from toa.data.contents import one_line
     from toa.experiments.run import Job
 
     if not path.is_file():
@@ -49,7 +50,8 @@ def read_runs(path: Path) -> "list[Job]":
             if words:
                 jobs.append(Job(config=_config(words), label=shlex.join(words), command=("toa", "run", *words)))
         except ValueError as error:
-            raise ValueError(f"line {number} of {path}: {error}") from None
+            # a word may be of any length
+            raise ValueError(f"line {number} of {path}: {one_line(error)}") from None
     if not jobs:
         raise ArgumentError(path, "have a run on at least one line", "none", "see `toa run --help`")
     return jobs

@@ -23,9 +23,9 @@ import pandas as pd
 from toa._checks import ArgumentError
 from toa._limits import shorten, unpacked_limit
 
-# what numpy raises for damaged or forged arrays
 # characters of the reason why a file cannot be read
-_LONGEST_REASON = 300
+_LONGEST_REASON = 600
+# what numpy raises for damaged or forged arrays
 _DAMAGES = (
     *(ValueError, TypeError, KeyError, EOFError, OSError, SyntaxError, OverflowError, RecursionError, MemoryError),
     tokenize.TokenError,
