@@ -86,7 +86,7 @@ ROLES = {
 
 def user_alarms() -> list[dict[str, Any]]:
     """Records of alarms as users meet them, in the order of the sets."""
-    records = stored_records("anomaly/user-detection.jsonl")
+    records = stored_records("leaderboards/user-detection.jsonl")
     return sorted(records, key=lambda record: list(ROLES).index(record["dataset"]))
 
 

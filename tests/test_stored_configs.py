@@ -11,10 +11,12 @@ from toa.training import TASKS
 
 # trials of the search keep only what a choice may use; the others have scores that belong to no run
 OTHERS = ("trials.jsonl", "detectors.jsonl", "agreement.jsonl", "rivals.jsonl")
+# benchmarks of estimators, and the training of the pretrained forecaster
+FOLDERS_OF_OTHERS = ("leaderboards", "pretraining")
 FILES = [
     path
     for path in sorted((ROOT / "results").rglob("*.jsonl"))
-    if not path.name.endswith(OTHERS) and path.parent.name != "leaderboards"
+    if not path.name.endswith(OTHERS) and path.parent.name not in FOLDERS_OF_OTHERS
 ]
 
 
