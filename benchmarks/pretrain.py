@@ -157,7 +157,12 @@ def validate(plan: Plan, options: argparse.Namespace, words: list[str] | None) -
     seconds = time.perf_counter() - begin
     print_scores(str(options.model), scores)
     if options.out is not None:
-        record = {"model": model.facts.get("name"), "step": model.facts.get("step"), **scores}
+        record = {
+            "benchmark": "pretraining",
+            "model": model.facts.get("name"),
+            "step": model.facts.get("step"),
+            **scores,
+        }
         record |= {"options": how.to_json()}
         record |= {"seconds": round(seconds, 1)}
         record |= provenance(device, command_line("benchmarks/pretrain.py", words))

@@ -63,7 +63,7 @@ WRONG = {
     "a fit": (("--epochs", 3), "--epochs must be left out with --zero-shot"),
     "test rows": (("--test", 0.2), "--test must be left out with --zero-shot"),
     "a file to save": (("--save", "a.toa"), "--save must be left out with --zero-shot"),
-    "a wide interval": (("--interval", 0.95, "--horizon", 3), "an interval of at most 0.8"),
+    "a wide interval": (("--interval", 0.95, "--horizon", 3), "--interval must be at most 0.8"),
     "a long horizon": (("--horizon", 40), "at most 4 times that of the pretrained model=32, got 40"),
     "a wrong season": (("--season", 0), "season must be an integer of at least 1, got 0"),
     "a percentage": (("--interval", 80), "--interval must lie in (0, 1)"),

@@ -13,7 +13,7 @@ from tests.support import message
 from toa.data.frames import read_panel
 from toa.estimators import Forecaster
 from toa.estimators.clock import clock_groups, clock_of
-from toa.estimators.covariate_effects import CovariateEffect, EffectRows, fit_curves
+from toa.estimators.covariate_effects import CovariateEffect, EffectRows, FeatureShape, fit_curves
 from toa.estimators.covariate_inputs import InputPlan, plan_inputs
 from toa.estimators.covariate_trees import COVARIATE_TREES, LEVEL_TREES
 from toa.estimators.covariate_use import find_unused
@@ -158,7 +158,7 @@ def test_changes_are_named_in_words() -> None:
     text = covariates.describe_unused({"a": 0.0231, "b": -0.004, "c": None})
     assert text == (
         "The forecast does not depend on 'a' (with it the error at the rolling origins would be 2.3 % higher), "
-        "'b' (with it the error at the rolling origins would be 0.4 % lower, which is too little to tell from chance), "
+        "'b' (with it the error at the rolling origins would be 0.4 % lower, which is too little for a weight), "
         "'c': no method with a weight uses them."
     )
     assert covariates.describe_unused({}) == ""
@@ -210,3 +210,10 @@ def test_inputs_of_a_damaged_file_are_refused() -> None:
     assert InputPlan.from_state(state, season=24, horizon=4).longer == 168
     with pytest.raises(ValueError, match="the file is damaged"):
         InputPlan.from_state(state | {"past": [[1, -1]]}, season=24, horizon=4)
+
+
+def test_a_value_that_fit_has_not_seen_acts_like_those_beside_it():
+    """Discounts of 0, 10 and 20 with an effect of 1 per unit: 15 acts like 15, and 30 like the highest."""
+    shape = FeatureShape(place=0, levels=(10.0, 20.0), knots=(), low=0.0, high=20.0, by_group=False)
+    effects = shape.curves(np.array([-5.0, 0.0, 10.0, 15.0, 20.0, 30.0])) @ np.array([10.0, 20.0])
+    np.testing.assert_allclose(effects, [0.0, 0.0, 10.0, 15.0, 20.0, 20.0])

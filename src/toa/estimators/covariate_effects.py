@@ -33,7 +33,7 @@ _KNOTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 _MOST_LEVELS = 8
 # how far a curve continues beyond the values of fit, as a share of their range
 _BEYOND = 0.1
-# terms of an effect, at most: beyond them features have no groups, then no curve
+# terms of an effect beyond which features have no groups, then no curve; a line or level of each remains
 _MOST_TERMS = 320
 # rows that the effect is fitted to, at most
 _MOST_ROWS = 24_000
@@ -54,9 +54,10 @@ class FeatureShape:
 
     Attributes:
         place: Column of the features.
-        levels: All its values but the lowest, each with a value; () for a number with a curve.
+        levels: All its values but the lowest, each with an effect of its own, and a line between neighbours; () for a
+            number with a curve.
         knots: Where its curve bends; () for a line.
-        low: Values below count as this one.
+        low: Values below count as this one; with levels the lowest value.
         high: Values above count as this one.
         by_group: Whether it acts differently by group.
     """
@@ -74,11 +75,15 @@ class FeatureShape:
         numbers = (*self.levels, *self.knots, self.low, self.high)
         if not (np.isfinite(numbers).all() and self.low <= self.high and isinstance(self.by_group, bool)):
             raise ArgumentError("effect of covariates", "have finite numbers in order", shorten(numbers))
+        if self.levels and not (np.diff((self.low, *self.levels)) > 0).all():
+            raise ArgumentError("levels of an effect of covariates", "increase", shorten((self.low, *self.levels)))
 
     def curves(self, values: Float64[np.ndarray, " t"]) -> Float64[np.ndarray, "t b"]:
         """Terms of all groups together."""
         if self.levels:
-            return (values[:, None] == np.array(self.levels)).astype(np.float64)
+            places = np.array((self.low, *self.levels))
+            # a value that fit has not seen lies between its neighbours
+            return np.stack([np.interp(values, places, places == level) for level in self.levels], 1)
         inside = values.clip(self.low, self.high)
         bends = [np.maximum(inside - knot, 0.0) for knot in self.knots]
         return np.stack([inside, *bends], 1)
@@ -267,7 +272,9 @@ def _shape_of(values: Float64[np.ndarray, " t"], place: int, *, with_curves: boo
     distinct = np.unique(values)
     if len(distinct) <= _MOST_LEVELS:
         levels = tuple(map(float, distinct[1:]))
-    elif with_curves:
+    if levels:
+        return FeatureShape(place=place, levels=levels, knots=(), low=low, high=high, by_group=False)
+    if with_curves:
         inner = np.unique(np.quantile(values, _KNOTS))
         knots = tuple(float(knot) for knot in inner if low < knot < high)
     margin = _BEYOND * (high - low)

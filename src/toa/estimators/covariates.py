@@ -263,7 +263,7 @@ def _describe_change(change: float) -> str:
     if percent == "0.0 %":
         return "with it the error at the rolling origins would be the same"
     direction = "higher" if change > 0 else "lower"
-    note = "" if change > 0 else ", which is too little to tell from chance"
+    note = "" if change > 0 else ", which is too little for a weight"
     return f"with it the error at the rolling origins would be {percent} {direction}{note}"
 
 

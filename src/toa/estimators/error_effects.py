@@ -41,6 +41,8 @@ _PRIOR_SEASONS = 4.0
 _STRENGTH = 0.1
 # cells that the coefficients are fitted to, at most
 _MOST_CELLS = 200_000
+# seed of their draw
+_SEED = 20_262
 # steps of Newton's method, and the largest change of a coefficient in one
 _ROUNDS = 12
 _LARGEST_CHANGE = 2.0
@@ -73,7 +75,9 @@ class ErrorEffects:
         cells = np.flatnonzero(np.isfinite(error))
         if not len(cells):
             return cls(coefficients=prior, centre=np.zeros(len(prior)))
-        cells = cells[:: -(-len(cells) // _MOST_CELLS)]
+        if len(cells) > _MOST_CELLS:
+            # drawn, because each n-th would miss steps of the horizon
+            cells = np.random.default_rng(_SEED).choice(cells, _MOST_CELLS, replace=False)
         inputs = np.stack([np.broadcast_to(part, error.shape).ravel()[cells] for part in features], axis=1)
         centre = inputs.mean(0)
         size = np.abs(error.ravel()[cells])

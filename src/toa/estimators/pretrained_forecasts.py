@@ -102,6 +102,8 @@ def forecast_quantiles(
     """
     check_horizon(model, horizon)
     options = stored_options(model) if options is None else options
+    for length in options.contexts:
+        check_at_most("contexts", length, "that of the pretrained model", model.config.context, "leave it out")
     device = model.future.device
     size = _BATCH.get(device.type, _BATCH["cpu"]) if batch is None else batch
     check_at_least("batch", size, 1)

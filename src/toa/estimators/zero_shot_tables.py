@@ -36,6 +36,8 @@ from toa.models.pretrained import DEFAULT_NAME, PretrainedForecaster, find_pretr
 from toa.training.distributed import resolve_device
 from toa.training.pretraining import Pretraining, PretrainingConfig
 
+# differences of levels that are rounding
+_ROUNDING = 1e-9
 Model = PretrainedForecaster | str | Path | None
 
 
@@ -146,8 +148,7 @@ def forecast_table(
     forecaster = load_to_forecast(model, resolve_device(device))
     check_horizon(forecaster, horizon)
     levels = _levels(interval, quantiles)
-    # before the data are read
-    interpolate_levels(np.zeros((0, 0, len(forecaster.config.quantiles))), forecaster.config.quantiles, levels)
+    _check_levels(forecaster, interval, quantiles)
     panel = read_panel(data, missing="ffill", late_columns=True, **source)
     columns = panel.columns
     names = forecast_names(columns, quantiles, interval is not None)
@@ -156,7 +157,7 @@ def forecast_table(
     series = series_of(panel)
     short = short_series(forecaster, series, horizon, steps, options)
     if short:
-        _warn_of_short(short, len(series))
+        _warn_of_short(short, len(series), forecaster.facts["training"]["least_context"])
     trained = forecast_quantiles(forecaster, series, horizon, season=steps, options=options)
     forecasts = interpolate_levels(trained, forecaster.config.quantiles, levels)  # (N, P, levels)
     parts = _parts(forecasts, panel, interval is not None)
@@ -169,12 +170,13 @@ def forecast_table(
     )
 
 
-def _warn_of_short(lengths: Sequence[int], count: int) -> None:
+def _warn_of_short(lengths: Sequence[int], count: int, least: int) -> None:
     """Name the series that the model has seen nothing like."""
-    which = f"{len(lengths)} of {count} series have" if count > 1 else "the series has"
+    which = f"{len(lengths)} of {count} series are" if count > 1 else "the series is"
+    rows = f"{min(lengths)}" if min(lengths) == max(lengths) else f"{min(lengths)} to {max(lengths)}"
     text = (
-        f"{which} fewer rows than the pretrained model was trained on (at least {min(lengths)}, at most {max(lengths)} "
-        "here); its forecast may be worse than the last value: compare with toa.Forecaster."
+        f"{which} shorter than the {least} steps that the pretrained model was trained on ({rows} rows, before they "
+        "are resampled); the forecast may be worse than the last value: compare with toa.Forecaster."
     )
     warnings.warn(text, stacklevel=4)
 
@@ -183,9 +185,23 @@ def _levels(interval: float | None, quantiles: Sequence[float]) -> list[float]:
     """Levels to forecast: the median, the ends of the interval, and the quantiles."""
     for name, level in (("interval", interval), *(("quantiles", level) for level in quantiles)):
         if level is not None and not 0.0 < level < 1.0:
-            raise ArgumentError(name, "lie in (0, 1)", level)
+            raise ArgumentError(name, "lie in (0, 1)", level, "give a probability such as 0.8")
     ends = [] if interval is None else [0.5 - interval / 2, 0.5 + interval / 2]
     return [0.5, *ends, *quantiles]
+
+
+def _check_levels(model: PretrainedForecaster, interval: float | None, quantiles: Sequence[float]) -> None:
+    """Raise ValueError for levels beyond those of the model, before the data are read."""
+    low, *_, high = model.config.quantiles
+    widest = high - low
+    if interval is not None and interval > widest + _ROUNDING:
+        raise ArgumentError(
+            "interval", f"be at most {widest:g}, that of the pretrained model", interval, "use toa.Forecaster"
+        )
+    for level in quantiles:
+        if not low - _ROUNDING <= level <= high + _ROUNDING:
+            rule = f"lie between {low:g} and {high:g}, those of the pretrained model"
+            raise ArgumentError("quantiles", rule, level, "use toa.Forecaster")
 
 
 def _parts(forecasts: np.ndarray, panel: Panel, interval: bool) -> dict[str, np.ndarray]:
