@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from statistics import geometric_mean
 
 from performance_tables import table
 from stored_results import RESULTS, Record, read_csv, stored_records
@@ -10,8 +11,23 @@ from toa.report.tables import number
 RIVALS = ("AutoTheta", "AutoETS", "DLinear", "PatchTST", "iTransformer", "N-BEATS", "Chronos-2", "TimesFM-2.5")
 PRETRAINED = ("Chronos", "TimesFM", "TiRex", "Toto", "Moirai", "Sundial", "TabPFN", "CITRAS", "FlowState", "TS-ICL")
 # methods in the records that are neither a baseline nor the default
-ALONE = ("toa-network", "toa-without-trees", "boosting")
+ALONE = ("toa-network", "toa-without-trees", "toa-without-pretrained", "toa-zero-shot", "boosting")
 COVARIATE_RIVALS = ("lightgbm direct", "lightgbm recursive", "seasonal naive")
+# scores of the means over configurations
+MEAN_SCORES = ("mase", "wql")
+# ours: title, file, method, and the method on whose configurations the mean is taken
+OWN_MEANS = (
+    ("toa, default settings", "gift-eval", "toa", "toa"),
+    ("toa, default settings, without M4 monthly", "gift-eval", "toa", "toa-without-pretrained"),
+    (
+        "the same without the pretrained model, without M4 monthly",
+        "gift-eval",
+        "toa-without-pretrained",
+        "toa-without-pretrained",
+    ),
+    ("pretrained model alone, zero-shot", "gift-eval", "toa-zero-shot", "toa-zero-shot"),
+    ("toa of an earlier version, limits of 240 to 600 s", "gift-eval-limits", "toa", "toa"),
+)
 M3_BASELINES = ("seasonal naive", "drift", "theta", "damped trend", "optimised theta")
 # methods of other packages in the records of `toa bench tables`, and their titles
 TABLE_RIVALS = {"auto ets": "AutoETS", "mstl": "MSTL", "lightgbm": "LightGBM"}
@@ -33,10 +49,44 @@ def best_baseline(records: dict[str, Record], score: str) -> float:
     return float(min(record["metrics"][score] for method, record in records.items() if method not in no_baselines))
 
 
+def ratio_to_naive(scores: Mapping[str, float], score: str) -> float:
+    """Geometric mean of scores by configuration over those of the published seasonal naive forecast."""
+    naive = {row["config"]: float(row[score]) for row in read_csv("leaderboards/published.csv") if is_naive(row)}
+    return geometric_mean([value / naive[config] for config, value in scores.items()])
+
+
+def is_naive(row: Mapping[str, str]) -> bool:
+    """Whether a published figure is of the seasonal naive forecast on GIFT-Eval."""
+    return row["benchmark"] == "gift-eval" and row["model"] == "seasonal naive"
+
+
+def mean_table() -> str:
+    """Geometric means over the configurations of GIFT-Eval: ours, and published models on the same ones."""
+    rows = []
+    for title, file, method, like in OWN_MEANS:
+        records = leaderboard_records(file)
+        own = [(config, by_method[method]["metrics"]) for config, by_method in records.items() if like in by_method]
+        means = [ratio_to_naive({config: metrics[name] for config, metrics in own}, name) for name in MEAN_SCORES]
+        rows.append([f"**{title}**", str(len(own)), *(f"{mean:.3f}" for mean in means)])
+    configs = set(leaderboard_records("gift-eval"))
+    published = [row for row in read_csv("leaderboards/published.csv") if row["config"] in configs]
+    for model in RIVALS:
+        figures = [row for row in published if row["model"] == model]
+        means = [ratio_to_naive({row["config"]: float(row[name]) for row in figures}, name) for name in MEAN_SCORES]
+        rows.append([model, str(len(figures)), *(f"{mean:.3f}" for mean in means)])
+    rows.sort(key=lambda cells: cells[2])
+    return table(["geometric mean over seasonal naive", "configurations", "MASE", "weighted quantile loss"], rows)
+
+
 def own_cells(records: dict[str, Record], score: str) -> list[str]:
     """Our score, that of boosting alone, and that of the best baseline; empty if not run."""
-    scores = [records[method]["metrics"][score] if method in records else None for method in ("toa", "boosting")]
+    scores = [score_of(records, method, score) for method in ("toa", "boosting")]
     return [number(value, missing="") for value in (*scores, best_baseline(records, score))]
+
+
+def score_of(records: Mapping[str, Record], method: str, score: str) -> float | None:
+    """The score of a method; None if it was not run."""
+    return records[method]["metrics"][score] if method in records else None
 
 
 def leaderboard_table(score: str) -> str:
@@ -47,8 +97,12 @@ def leaderboard_table(score: str) -> str:
     rows = []
     for config, records in leaderboard_records("gift-eval").items():
         others = [published_scores.get((config, name)) for name in ("seasonal naive", *RIVALS)]
-        rows.append([config, *own_cells(records, score), *(number(value, ".4g", "") for value in others)])
-    return table(["configuration", "toa", "boosting", "baseline", "seasonal naive", *RIVALS], rows, left=1)
+        variants = [score_of(records, method, score) for method in ("toa-without-pretrained", "toa-zero-shot")]
+        cells = [number(value, missing="") for value in variants]
+        toa, *rest = own_cells(records, score)
+        rows.append([config, toa, *cells, *rest, *(number(value, ".4g", "") for value in others)])
+    titles = ["configuration", "toa", "without pretrained", "zero-shot", "boosting", "baseline", "seasonal naive"]
+    return table([*titles, *RIVALS], rows, left=1)
 
 
 def fev_table() -> str:
@@ -104,7 +158,8 @@ def leaderboard_weights() -> str:
         if "toa" in records:
             record = records["toa"]
             mixed = ", ".join(f"{weight:.2f} {name}" for name, weight in record["weights"].items())
-            rows.append([config, mixed, f"{record['cpu_s']:.0f}", f"{record['time_limit']:g}"])
+            limit = record.get("time_limit")
+            rows.append([config, mixed, f"{record['cpu_s']:.0f}", "none" if limit is None else f"{limit:g}"])
     return table(["configuration", "weights", "CPU s", "limit, s"], rows, left=2)
 
 
@@ -166,6 +221,7 @@ def covariate_table() -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "user-tables": user_table,
     "covariates": covariate_table,
+    "leaderboard-means": mean_table,
     "leaderboard-mase": partial(leaderboard_table, "mase"),
     "leaderboard-wql": partial(leaderboard_table, "wql"),
     "leaderboard-weights": leaderboard_weights,
