@@ -65,9 +65,9 @@ def mean_table() -> str:
     rows = []
     for title, file, method, like in OWN_MEANS:
         records = leaderboard_records(file)
-        own = [(config, by_method[method]["metrics"]) for config, by_method in records.items() if like in by_method]
-        means = [ratio_to_naive({config: metrics[name] for config, metrics in own}, name) for name in MEAN_SCORES]
-        rows.append([f"**{title}**", str(len(own)), *(f"{mean:.3f}" for mean in means)])
+        scores = [(config, by_method[method]["metrics"]) for config, by_method in records.items() if like in by_method]
+        means = [ratio_to_naive({config: metrics[name] for config, metrics in scores}, name) for name in MEAN_SCORES]
+        rows.append([f"**{title}**", str(len(scores)), *(f"{mean:.3f}" for mean in means)])
     configs = set(leaderboard_records("gift-eval"))
     published = [row for row in read_csv("leaderboards/published.csv") if row["config"] in configs]
     for model in RIVALS:

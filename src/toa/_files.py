@@ -50,8 +50,8 @@ def write_together(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Replace several files of a folder at once, for those who read them with `read_together`.
 
     All are written completely before the first of them is moved to its name, and the folder is locked while they are
-    moved. Where the file system has no locks of folders, a reader may meet files of two writers, which a checksum over
-    all of them shows.
+    moved. Where the file system has no locks of folders, and after a crash between two moves, a reader may meet files
+    of two writers, which a checksum over all of them shows.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with _opened_folder(folder) as descriptor, ExitStack() as files:

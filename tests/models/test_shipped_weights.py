@@ -60,5 +60,6 @@ def test_a_constant_series_stays_what_it_is(scale):
 
 
 def test_series_shorter_than_those_of_the_training_are_named():
-    with pytest.warns(UserWarning, match=r"1 of 2 series are shorter than the 32 steps .* \(12 rows, before"):
+    text = r"1 of 2 series are shorter than the 32 steps .* \(rows before they are resampled: 12\)"
+    with pytest.warns(UserWarning, match=text):
         toa.zero_shot([np.arange(12.0), np.arange(50.0)], 3, season=1)

@@ -197,7 +197,7 @@ class CovariateTreeMethod:
         return FittedCovariateTrees(plan, start, trees, training.effect)
 
     def seconds(self, ceiling: Ceiling) -> float:
-        """Twice the time so far: it is fitted twice."""
+        """Twice the time so far, a cautious estimate."""
         return 2.0 * ceiling.passed
 
 

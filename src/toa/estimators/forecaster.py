@@ -59,8 +59,10 @@ class Forecaster(Estimator):
     The forecast is a weighted mean of several methods: the network; the baselines seasonal naive, drift, Theta,
     optimised Theta and damped trend; linear models on lags; up to 60 steps, boosted trees on lags; with covariates also
     boosted trees on these, and three baselines and a linear model of what their effect leaves; with five columns or
-    more a linear model that reads all of them and, with effort="thorough" or on a GPU, networks that mix them; and the
-    pretrained model where its weights are part of the package.
+    more a linear model that reads all of them and, with effort="thorough" or on a GPU, networks that mix them; for
+    counts with many zeros Croston's method, SBA, TSB and the median; for growing series methods on logarithms; for
+    tables with a season the last value; and the pretrained model. If the mean of all is hardly better than the last
+    value at the rolling origins, the last value has all the weight.
 
     The weights, the same for all series, are chosen by the errors from rolling origins at the end of each series, in
     rows that the methods have not seen. There, the last origin counts twice. Then all methods with a weight are fitted

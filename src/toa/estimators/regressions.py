@@ -82,7 +82,8 @@ class FittedRegression:
 
     Attributes:
         linear: Linear effect (F, C) of the features, in scales, which shows the mean influence of each.
-        effect: Effect that is used; None takes the linear one, as older files do.
+        effect: Effect that is used; None takes the linear one: in older files, and with too
+            few rows for curves.
     """
 
     name: str

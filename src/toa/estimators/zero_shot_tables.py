@@ -175,8 +175,8 @@ def _warn_of_short(lengths: Sequence[int], count: int, least: int) -> None:
     which = f"{len(lengths)} of {count} series are" if count > 1 else "the series is"
     rows = f"{min(lengths)}" if min(lengths) == max(lengths) else f"{min(lengths)} to {max(lengths)}"
     text = (
-        f"{which} shorter than the {least} steps that the pretrained model was trained on ({rows} rows, before they "
-        "are resampled); the forecast may be worse than the last value: compare with toa.Forecaster."
+        f"{which} shorter than the {least} steps that the pretrained model was trained on (rows before they are "
+        f"resampled: {rows}); the forecast may be worse than the last value: compare with toa.Forecaster."
     )
     warnings.warn(text, stacklevel=4)
 
