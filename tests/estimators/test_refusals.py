@@ -203,6 +203,33 @@ def test_a_forecaster_whose_network_is_missing_is_refused(tmp_path):
         Forecaster.load(path)
 
 
+@pytest.mark.parametrize("name", ["width", "offsets"])
+def test_a_forecaster_whose_bounds_are_missing_is_refused(tmp_path, name):
+    path = tmp_path / "model.toa"
+    Forecaster(2, effort="least", interval=0.8, quantiles=[0.1]).fit(columns("a")).save(path)
+    saved = load_checkpoint(path)
+    del saved.tensors[f"choice.{name}"]
+    save_checkpoint(path, saved.tensors, saved.facts)
+    with pytest.raises(ValueError, match=r"model\.toa must[^.]*arrays of the choice must be"):
+        Forecaster.load(path)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_forecast_after_few_rows_names_the_bounds_that_it_lacks(tmp_path, rows):
+    table = pd.DataFrame({"a": [1.0, 3.0][:rows]})
+    with pytest.warns(UserWarning, match="has no interval"):
+        model = Forecaster(2, effort="least", interval=0.8, quantiles=[0.1]).fit(table)
+    model.save(tmp_path / "model.toa")
+    for fitted in (model, Forecaster.load(tmp_path / "model.toa")):
+        with pytest.warns(UserWarning) as warned:
+            forecast = fitted.predict(table)
+        assert [str(warning.message).split(":")[0] for warning in warned] == [
+            "the forecast has no interval of 0.8",
+            "the forecast has no quantiles",
+        ]
+        assert forecast.to_dict("list") == {"step": [1, 2], "a": [table["a"].iloc[-1]] * 2}
+
+
 def test_an_estimator_of_series_is_not_loaded_with_another_id_or_other_covariates(tmp_path):
     path = tmp_path / "model.toa"
     names: Any = {"id": "id", "covariates": ["b"]}

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from toa._checks import ArgumentError, check_shape, check_shares
+from toa._limits import shorten
 from toa.estimators.architecture import NETWORK
 from toa.estimators.baselines import REGRESSIONS
 from toa.estimators.choice import Ensemble
@@ -131,13 +132,14 @@ class Choice:
             "errors": dict(ensemble.errors),
             "error_scale": self.error_scale.kind,
         }
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        arrays = {name: part for name in _ARRAYS if (part := getattr(self, name)) is not None}
+        # a file from which one was removed is refused: without its width a forecast would have no interval
+        facts["arrays"] = list(arrays)
         arrays |= {"scale": self.scale, "reference": self.error_scale.reference}
         if self.error_scale.effects is not None:
             arrays |= {name: getattr(self.error_scale.effects, name) for name in _EFFECTS}
-        tensors = {
-            name: torch.from_numpy(np.ascontiguousarray(part)) for name, part in arrays.items() if part is not None
-        }
+        # copies: a file has no two arrays that share memory
+        tensors = {name: torch.from_numpy(np.array(part, order="C")) for name, part in arrays.items()}
         for key, family in FAMILIES.items():
             parts, state = family.save(ensemble.fitted)
             tensors |= {f"{key}.{name}": part for name, part in parts.items()}
@@ -148,6 +150,10 @@ class Choice:
     def from_state(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> "Choice":
         """From the result of `state`."""
         arrays: dict[str, Any] = {name: tensors[name].cpu().numpy() if name in tensors else None for name in _ARRAYS}
+        present = [name for name in _ARRAYS if name in tensors]
+        # older files do not list them
+        if facts.get("arrays", present) != present:
+            raise ArgumentError("arrays of the choice", f"be {shorten(facts['arrays'])}, as the file lists", present)
         # older files hold no kind and no reference
         kind = facts.get("error_scale", KINDS[0])
         scale = tensors["scale"].cpu().numpy()
@@ -163,7 +169,8 @@ class Choice:
             horizon=facts["horizon"],
             effects=effects,
         )
-        rest = {name: value for name, value in facts.items() if name not in FAMILIES and name != "error_scale"}
+        apart = ("error_scale", "arrays", *FAMILIES)
+        rest = {name: value for name, value in facts.items() if name not in apart}
         fitted: dict[str, FittedMethod] = {}
         for key, family in FAMILIES.items():
             if key in facts:

@@ -238,8 +238,13 @@ def predict(fitted: FittedForecaster, panel: Panel, steps: int, future: Any, opt
         warnings.warn(text, stacklevel=3)
     forecast = fitted.forecast(panel, list(enumerate(panel.lengths)), network, ahead)
     check_forecast(forecast, fitted.columns)
+    missing = []
     if fitted.interval is not None and "lower" not in forecast:
-        text = f"the forecast has no interval of {fitted.interval}: the rows of fit were too few; fit to more rows."
+        missing.append(f"interval of {fitted.interval}")
+    if len(fitted.quantiles) and "quantiles" not in forecast:
+        missing.append("quantiles")
+    for what in missing:
+        text = f"the forecast has no {what}: the rows of fit were too few; fit to more rows."
         warnings.warn(text, UserWarning, stacklevel=3)
     parts = {name: part[:, :steps].numpy() for name, part in forecast.items()}
     return write_forecast(panel, parts, steps, fitted.columns, fitted.quantiles)
