@@ -7,7 +7,7 @@ from tests.estimators.stages import only, validate_series
 from tests.support import message
 from toa.estimators import Forecaster
 from toa.estimators.baselines import BASELINES, align_histories
-from toa.estimators.boosting import BoostedTrees, _scaled
+from toa.estimators.boosting import BoostedTrees, _scaled, grow_trees, sum_of_trees
 from toa.estimators.origins import RollingOrigins
 
 TREES = 20
@@ -75,6 +75,16 @@ def test_a_small_fit_has_one_thread_and_takes_any_seed(monkeypatch):
     monkeypatch.setattr(sklearn.ensemble.HistGradientBoostingRegressor, "fit", fit)
     assert BoostedTrees.fit(histories(2), season=PERIOD, lookback=PERIOD, seed=2**40, trees=TREES) is not None
     assert threads == [{1}]
+
+
+def test_an_input_that_is_known_nowhere_is_in_no_split():
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(200, 3))
+    inputs[:, 1] = np.nan
+    start, trees = grow_trees(inputs, inputs[:, 0], seed=1, trees=TREES, share=1.0)
+    assert np.abs(sum_of_trees(start, trees, inputs) - inputs[:, 0]).mean() < 0.5
+    inner = trees.left != np.arange(len(trees.left))
+    assert set(trees.feature[inner]) == {0, 2}
 
 
 def test_short_series_have_fewer_lags_or_no_model():

@@ -140,6 +140,17 @@ def test_trees_read_a_past_covariate_some_steps_back() -> None:
     assert not model.fitted_.unused
 
 
+def test_a_table_without_dates_has_trees_with_covariates() -> None:
+    """Its season is 1, so that no row lies between a step and the value a season before."""
+    random = np.random.default_rng(7)
+    lead = random.standard_normal(204)
+    table = pd.DataFrame({"y": 3.0 * lead[:-4] + 0.1 * random.standard_normal(200), "lead": lead[4:]})
+    model = Forecaster(4, past_covariates=["lead"], effort="trees", device="cpu").fit(table[:-20])
+    assert {COVARIATE_TREES, LEVEL_TREES} & set(model.fitted_.panel_methods)
+    errors = model.backtest(table, test_size=20).table()["mae"]
+    assert errors["model"] < 0.5 * errors["theta"]
+
+
 def test_the_message_states_by_how_much_an_unused_covariate_would_change_the_error() -> None:
     random = np.random.default_rng(5)
     days = pd.date_range("2023-01-01", periods=300, freq="D")

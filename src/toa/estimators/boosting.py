@@ -120,6 +120,7 @@ def grow_trees(
     """Fit trees with a low absolute error: the forecast without them, and the trees.
 
     Args:
+        inputs: NaN where not known; an input that is known nowhere is in no split.
         share: Share of the inputs that a split may choose from.
     """
     # imported on use: scikit-learn takes long to import
@@ -136,6 +137,10 @@ def grow_trees(
         random_state=seed % 2**32,
     )
     # where other work shares the cores, threads wait for each other far longer than such a fit takes
+    # scikit-learn refuses a column without a number, and never splits a constant one
+    is_empty = np.isnan(inputs).all(0)
+    if is_empty.any():
+        inputs = np.where(is_empty, 0.0, inputs)
     with threadpool_limits(1 if inputs.size < _ONE_THREAD else None, user_api="openmp"):
         model.fit(inputs, target)
     return read_boosted_trees(model, inputs, _DEPTH)
