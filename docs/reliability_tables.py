@@ -23,6 +23,10 @@ PROMISES = (
     ("A failing disk is an error in one line", ("disk",), "faults at each step of writing", "-", "-", "-"),
     ("Any name works or is refused", ("names",), "names of columns and files", "-", "-", "-"),
     ("No answer is NaN or infinite", ("numbers",), "hostile numbers", "inputs are checked", "-", "-"),
+    (
+        *("A small table gets finite numbers or a clear error", ("tables",)),
+        *("random tables and options for each estimator", "-", "-", "-"),
+    ),
     ("Threads change no answer", ("load threads on one estimator",), "64 at a time", "-", "-", "-"),
     (
         *("Writers and readers of one file or folder lose nothing", ("load processes on one",)),

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.campaign import disk, hostile, load, mends
+from tests.campaign import disk, hostile, load, mends, small_tables
 from tests.campaign.forgery import FORGED, forge
 from tests.campaign.fuzz import fuzz
 from tests.campaign.kills import WORKS, kill, kill_sweeps
@@ -23,6 +23,8 @@ from tests.ops import oracle
 FORGERIES = 600
 # random calls of operator attention that are compared with its formula
 ORACLE_CASES = 5_000
+# small random tables with random options, for each estimator
+SMALL_TABLES = 600
 # random tables on which each promise of tests/metamorphic/properties.toml is tried
 PROPERTY_CASES = 40
 
@@ -69,6 +71,9 @@ def all_parts(*, files: int, kills: int, faults: int) -> Iterator[Part]:
     for name in hostile.ESTIMATORS:
         attempt = partial(_numbered, hostile.try_numbers, name)
         yield Part(name=f"numbers {name}", wanted=10 * len(hostile.NUMBERS), step=50, attempt=attempt)
+    for name in small_tables.ATTEMPTS:
+        attempt = partial(_numbered, small_tables.try_tables, name)
+        yield Part(name=f"tables for the {name}", wanted=SMALL_TABLES, step=50, attempt=attempt)
     yield Part(name="oracle of operator attention", wanted=ORACLE_CASES, step=500, attempt=oracle.try_cases)
     for kind in cases.KINDS:
         attempt = partial(cases.try_cases, kind)

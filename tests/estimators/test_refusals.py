@@ -221,7 +221,7 @@ def test_a_forecast_after_few_rows_names_the_bounds_that_it_lacks(tmp_path, rows
         model = Forecaster(2, effort="least", interval=0.8, quantiles=[0.1]).fit(table)
     model.save(tmp_path / "model.toa")
     for fitted in (model, Forecaster.load(tmp_path / "model.toa")):
-        with pytest.warns(UserWarning) as warned:
+        with pytest.warns(UserWarning, match="the forecast has no") as warned:
             forecast = fitted.predict(table)
         assert [str(warning.message).split(":")[0] for warning in warned] == [
             "the forecast has no interval of 0.8",

@@ -369,7 +369,7 @@ def forecast_names(columns: Sequence[str], levels: Sequence[float], interval: bo
 def forecast_columns(
     arrays: Mapping[str, np.ndarray], columns: Sequence[str], levels: Sequence[float]
 ) -> dict[str, np.ndarray]:
-    """Arrays (N, P, C) and (N, P, Q, C) as columns of a table, see `forecast_names`; without quantiles none of these."""
+    """Arrays (N, P, C) and (N, P, Q, C) as columns of a table, see `forecast_names`; quantiles may be missing."""
     levels = levels if "quantiles" in arrays else ()
     parts = [arrays["forecast"], *(arrays["quantiles"][:, :, number] for number in range(len(levels)))]
     parts += [arrays[end] for end in ("lower", "upper") if end in arrays]

@@ -58,5 +58,5 @@ def mean_forecast(weights: Mapping[str, float], members: Mapping[str, np.ndarray
 
 
 def weighted_mean(weights: Mapping[str, float], members: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The weighted sum of those members that have a weight."""
-    return np.sum([weight * members[name] for name, weight in weights.items()], axis=0)
+    """The weighted sum of those members that have a weight, in the order of names: a file keeps no other."""
+    return np.sum([weights[name] * members[name] for name in sorted(weights)], axis=0)
