@@ -149,6 +149,25 @@ def test_lags_that_a_forecast_repeats_change_it_most(tmp_path):
     assert bars["rows"][0][1] == 1.0
 
 
+@pytest.mark.filterwarnings("ignore:The forecast does not depend")
+@pytest.mark.parametrize("columns", [["a"], ["a", "b"]])
+def test_covariates_have_no_part_in_the_change_by_lags(tmp_path, columns):
+    def shown(size):
+        rows = np.arange(60.0)
+        table = pd.DataFrame({column: np.sin(rows / (2.0 + place)) for place, column in enumerate(columns)})
+        table["size"] = size * (rows % 7.0)
+        model = Forecaster(2, effort="least", values=columns, past_covariates=["size"]).fit(table)
+        page = read_page(model.page(tmp_path / "page.html", table))
+        (section,) = (part for part in page["sections"] if part["title"] == "What the forecast depends on")
+        # the bars after their text
+        texts = [part.get("text", "") for part in section["parts"]]
+        place = next(place for place, text in enumerate(texts) if "straight line" in text)
+        return section["parts"][place + 1]["rows"]
+
+    assert shown(1.0)[0][0].startswith("lag")
+    assert shown(1.0) == shown(1000.0)
+
+
 def test_a_page_of_several_series_without_dates(tmp_path):
     rows = [np.arange(30.0) % 7, np.arange(40.0) % 7]
     model = Forecaster(7, season=7, effort="least", device="cpu").fit(rows)

@@ -205,13 +205,21 @@ def _lags(fitted: FittedForecaster, panel: Panel, predict: Callable[[Panel], Any
         return
     blocks = blocks_of(read, _BLOCKS)
     ends = [(rows - high, rows - low) for low, high in blocks]
-    copies = draw.occluded(values, ends, values.mean(0)[:_BLOCKS])
+    # covariates stay: their importance has a table of its own
+    places = [panel.columns.index(column) for column in fitted.columns]
+    forecast_values = values[:, places]
+    copies = []
+    for changed in draw.occluded(forecast_values, ends, forecast_values.mean(0)[:_BLOCKS]):
+        copy = values.copy()
+        copy[:, places] = changed
+        copies.append(copy)
     times = None if panel.times is None else panel.times[:1] * len(copies)
     begins = None if panel.begins is None else panel.begins[:1] * len(copies)
     ids = panel.ids[:1] * len(copies)
     many = replace(panel, values=tuple(copies), ids=ids, times=times, rows=(), begins=begins, filled=None)
     forecasts = np.stack([part["forecast"] for part in _by_series(many, predict(many))])  # (copies, P, C)
-    spread = np.where(values.std(0) > 0, values.std(0), 1.0)
+    deviation = forecast_values.std(0)
+    spread = np.where(deviation > 0, deviation, 1.0)
     change = (np.abs(forecasts[1:] - forecasts[0]) / spread).mean(1)  # (copies - 1, C)
     names = [name_lags(*block) for block in blocks]
     where = "" if panel.ids == (None,) else f" of {panel.ids[0]}"
