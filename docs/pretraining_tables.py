@@ -3,19 +3,30 @@
 import functools
 import json
 from collections.abc import Callable, Mapping
+from statistics import fmean
 from typing import Any
 
 from performance_tables import table
 from stored_results import RESULTS, Record, stored_records
 
 FOLDER = RESULTS / "pretraining"
+# the weights that are part of the package, and softmax trained in the same way
+SHIPPED = "small"
+CONTROL = "small-softmax"
+# steps at the end of the training whose mean loss is compared, as the plan states
+LAST_STEPS = 4_000
 
 
 @functools.cache
-def training_record() -> dict[str, Any]:
-    """The training of the weights that are part of the package."""
-    content: dict[str, Any] = json.loads((FOLDER / "small.json").read_text(encoding="utf-8"))
+def training_record(name: str = SHIPPED) -> dict[str, Any]:
+    """A stored training."""
+    content: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     return content
+
+
+def validations(name: str) -> list[Record]:
+    """Validations of a training, one for each choice of options."""
+    return [record for record in stored_records("pretraining/validation.jsonl") if record["model"] == name]
 
 
 def options_text(options: Mapping[str, Any]) -> str:
@@ -39,7 +50,7 @@ def score_row(scores: Record) -> list[str]:
 
 def option_table() -> str:
     """Validation of the shipped weights with each choice of options."""
-    records = stored_records("pretraining/validation.jsonl")
+    records = validations(SHIPPED)
     head = ("options", *records[0]["sets"], "mean, real sets", "mean of quantiles")
     return table(head, [(options_text(record["options"]), *score_row(record)) for record in records])
 
@@ -70,8 +81,41 @@ def curve_table() -> str:
     return table(("step", "mean loss since the last entry", "rate"), rows, left=0)
 
 
+def last_loss(record: Mapping[str, Any]) -> float:
+    """Mean loss of the last steps of a training."""
+    return fmean(entry["loss"] for entry in record["curve"] if entry["step"] > record["step"] - LAST_STEPS)
+
+
+def control_table() -> str:
+    """The shipped weights beside softmax: weights, loss, and the validation with each choice of options."""
+    shipped, control = training_record(), training_record(CONTROL)
+    losses = last_loss(shipped), last_loss(control)
+    rows = [
+        (
+            "weights",
+            f"{shipped['weights']:,}",
+            f"{control['weights']:,}",
+            change(shipped["weights"], control["weights"]),
+        ),
+        (f"mean loss of the last {LAST_STEPS:,} steps", *(f"{loss:.4f}" for loss in losses), change(*losses)),
+    ]
+    for name, text in (("mase_ratio", "MASE"), ("pinball_ratio", "quantiles")):
+        for record, other in zip(validations(SHIPPED), validations(CONTROL), strict=True):
+            assert record["options"] == other["options"]
+            means = record["geometric_mean"][name], other["geometric_mean"][name]
+            options = f"{text}, options: {options_text(record['options'])}"
+            rows.append((options, *(f"{mean:.3f}" for mean in means), change(*means)))
+    return table(("", "TOA-Softmax", "softmax", "difference"), rows)
+
+
+def change(value: float, other: float) -> str:
+    """How much larger a value is than the other, in percent."""
+    return f"{100.0 * (value / other - 1.0):+.1f} %"
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "pretraining": training_table,
+    "pretraining-control": control_table,
     "pretraining-options": option_table,
     "pretraining-curve": curve_table,
 }
