@@ -62,9 +62,14 @@ COPIES = {
     "CHANGELOG.md": "project/changelog.md",
     "SECURITY.md": "project/security.md",
     "src/toa/ops/attention/README.md": "project/derivation.md",
+    "src/toa/models/weights/small/README.md": "project/weights.md",
 }
-# folders that a page links to, and the page of the site that stands for them
-FOLDERS = {"examples": "docs/tutorials/index.rst", "docs/howto": "docs/howto/tables.md"}
+# what a page links to and is not on the site, and the page of the site that stands for it
+SUBSTITUTES = {
+    "README.md": "docs/index.md",
+    "examples": "docs/tutorials/index.rst",
+    "docs/howto": "docs/howto/tables.md",
+}
 # code, in which nothing is a link; or a link or a picture of Markdown: its text, its file, and the part of the page
 LINK = re.compile(
     r"(?P<code>^```.*?^```|`[^`\n]*`)"
@@ -291,7 +296,7 @@ def relinked(text: str, source: str, place: str) -> str:
         if match["code"]:
             return match["code"]
         file = os.path.normpath(PurePosixPath(source).parent / match["file"])
-        target = PurePosixPath(FOLDERS.get(file, f"docs/{places[file]}" if file in places else file))
+        target = PurePosixPath(SUBSTITUTES.get(file, f"docs/{places[file]}" if file in places else file))
         is_made = target.parts[0] == "docs" and target.parts[1:2] and target.parts[1] in MADE
         if not is_made and not (ROOT / target).is_file():
             return match["text"]

@@ -1,6 +1,7 @@
 import contextlib
 import functools
 import io
+import os
 import pkgutil
 import re
 import runpy
@@ -153,6 +154,19 @@ def test_markdown_in_docstrings_survives_sphinx() -> None:
 )
 def test_a_link_leads_from_the_place_of_its_page_on_the_site(source, place, link, there) -> None:
     assert pages.relinked(f"x {link} y", source, place) == f"x {there} y"
+
+
+def test_every_link_to_a_page_leads_to_one_of_the_site() -> None:
+    documents = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    written = {f"docs/{path}": path.as_posix() for path in documents if path.parts[0] not in pages.MADE}
+    places = written | pages.copies()
+    for source, place in places.items():
+        text = pages.relinked((ROOT / source).read_text(encoding="utf-8"), source, place)
+        for match in pages.LINK.finditer(text):
+            if match["code"] or not match["file"].endswith(".md"):
+                continue
+            there = os.path.normpath(Path(place).parent / match["file"])
+            assert there in places.values() or there.split("/")[0] in pages.MADE, f"{source}: {match[0]}"
 
 
 def test_the_front_page_has_the_sections_of_the_readme() -> None:
