@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from math import exp, expm1
+from math import exp, expm1, log
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,10 +16,20 @@ from toa_bench.wide_scaling import STRENGTHS, Cell, accepted, cells_of, fit_rule
 FOLDER = Path(__file__).resolve().parents[1] / "results" / "many_channels"
 SETS = FOLDER / "sets.json"
 # systems of the runs that stand beside the rivals, and their seeds
-NETWORKS = ("softmax", "toa-gated")
+NETWORKS = ("softmax", "toa-relu", "toa-gated")
 SEEDS = 3
 RIVALS = ("seasonal-naive", "own-lags", "all-channels", "boosted-trees")
 RIVAL_NETWORKS = ("dlinear", "tsmixer", "patchtst")
+# how systems are named in tables
+TITLES = {
+    "softmax": "softmax",
+    "toa-softmax": "TOA-Softmax",
+    "toa-relu": "TOA-ReLU",
+    "toa-gated": "TOA-Gated",
+    "dlinear": "DLinear",
+    "tsmixer": "TSMixer",
+    "patchtst": "PatchTST",
+}
 
 # errors by data set and horizon, then by system
 Errors = dict[tuple[str, int], dict[str, float]]
@@ -102,24 +112,49 @@ def network_of(config: Mapping[str, Any]) -> str | None:
     return attention["name"] if attention["name"] in NETWORKS and attention.get("qk_dim") is None else None
 
 
-def rivals_table() -> str:
-    """Test MSE of rivals and networks by data set and horizon; the least is bold."""
+def shown_errors() -> tuple[list[str], Errors]:
+    """The systems that stand beside each other, and their test MSE by data set and horizon."""
     networks = seed_means("runs.jsonl", network_of)
     rival_networks = seed_means("rivals-runs.jsonl", lambda config: config["backbone"])
-    shown_systems = [*RIVALS, *(RIVAL_NETWORKS if rival_networks else ()), *NETWORKS]
+    errors = {
+        cell: rivals | rival_networks.get(cell, {}) | networks.get(cell, {}) for cell, rivals in rival_errors().items()
+    }
+    return [*RIVALS, *(RIVAL_NETWORKS if rival_networks else ()), *NETWORKS], errors
+
+
+def rivals_table() -> str:
+    """Test MSE of rivals and networks by data set and horizon; the least is bold."""
+    systems, by_cell = shown_errors()
     rows = []
-    for cell, rivals in rival_errors().items():
-        errors = rivals | rival_networks.get(cell, {}) | networks.get(cell, {})
+    for (dataset, horizon), errors in by_cell.items():
         best = min(errors.values())
         cells = []
-        for system in shown_systems:
+        for system in systems:
             shown = f"{errors[system]:.4f}" if system in errors else ""
             cells.append(f"**{shown}**" if errors.get(system) == best else shown)
-        dataset, horizon = cell
         rows.append([f"{dataset}, {horizon}", *cells])
-    titles = {"softmax": "softmax", "toa-gated": "TOA-Gated", "dlinear": "DLinear", "tsmixer": "TSMixer"}
-    titles["patchtst"] = "PatchTST"
-    return table(["data set, steps", *(titles.get(system, system) for system in shown_systems)], rows)
+    return table(["data set, steps", *(TITLES.get(system, system) for system in systems)], rows)
+
+
+def variant_against_rivals() -> str:
+    """How much lower the test MSE of the variant that validation prefers is than that of each rival, by source."""
+    variant = json.loads((FOLDER / "decision.json").read_text(encoding="utf-8"))["variant"]
+    systems, by_cell = shown_errors()
+    rivals = [system for system in systems if system not in NETWORKS]
+    rows = []
+    wins = 0
+    for unit, datasets in read_wide_plan().units.items():
+        cells = [errors for (dataset, _), errors in by_cell.items() if dataset in datasets]
+        if any(variant not in errors for errors in cells):
+            continue
+        changes = {rival: fmean(log(errors[variant] / errors[rival]) for errors in cells) for rival in rivals}
+        is_best = max(changes.values()) < 0
+        wins += is_best
+        shown = [f"{100 * expm1(change):+.1f} %" for change in changes.values()]
+        rows.append([unit, *shown, "yes" if is_best else "no"])
+    rows.append([f"{wins} of {len(rows)}", *("" for _ in rivals), ""])
+    heads = (TITLES.get(rival, rival) for rival in rivals)
+    return table([f"{TITLES[variant]} against", *heads, "below all"], rows)
 
 
 def read_scaling() -> list[Cell]:
@@ -201,6 +236,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "wide-sets": sets_table,
     "wide-sizes": sizes_table,
     "wide-rivals": rivals_table,
+    "wide-rivals-by-source": variant_against_rivals,
     "wide-scaling": scaling_table,
     "wide-sor-rule": sor_rule_table,
     "wide-tables": user_tables,
