@@ -12,7 +12,7 @@ from stored_results import stored_records
 from tests.support import ROOT, message, written
 from toa.models import BACKBONES
 from toa.report.tables import markdown_table
-from toa_bench.tables import step_flops, steps
+from toa_bench.tables import product_counts, step_flops, steps
 
 WHERE = {"device": "moon", "versions": {"torch": "2.9"}, "commit": "abc", "command": "python x.py"}
 
@@ -140,6 +140,9 @@ def test_steps_stand_beside_their_aims():
     ends = 16 * 2 * 3 + 3 * 2 * 96
     linear = 6 * 2**2 + 2 * 2 * 4
     assert step_flops(case, "toa-gated") == 2 * (3 * ends + 3 * (3 * linear + 20 * 3 * 2))
+    # softmax has four square maps and seven products: 2430 multiplications, TOA-Gated 2736
+    counted = product_counts({"rows": [{"name": "patchtst-128", "case": case, "systems": systems}]})
+    assert counted[1] == ["patchtst-128", "1.13", "0.50", "0.40", "0.45", "0.40"]
 
 
 def test_a_table_of_several_records_has_all_their_rows_and_commands(tmp_path):

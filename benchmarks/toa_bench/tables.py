@@ -125,6 +125,23 @@ def step_flops(case: Record, attention: str) -> float:
     return 2.0 * sequences * (3 * ends + layers * tokens * (3 * linear + products * tokens * width))
 
 
+def product_counts(record: Record) -> TableRows:
+    """Time of a step with TOA-Gated beside the number of its matrix products, over softmax and over the eager peer.
+
+    "At equal rate" is the time over the peer if the products of TOA-Gated ran as fast as those of our softmax.
+    """
+    gated = "toa-gated"
+    heads = ["products, TOA-Gated / softmax", "time, TOA-Gated / softmax", "time, softmax / peer"]
+    table: TableRows = [["case", *heads, "TOA-Gated / peer at equal rate", "TOA-Gated / peer"]]
+    for row in record["rows"]:
+        systems = row["systems"]
+        products = step_flops(row["case"], gated) / step_flops(row["case"], BASE)
+        base = systems[BASE]["time_over_peer"]
+        ratios = [products, step_ratio(systems[gated], systems[BASE]).ratio, base, products * base]
+        table.append([row["name"], *(number(ratio) for ratio in (*ratios, systems[gated]["time_over_peer"]))])
+    return table
+
+
 def costs(*records: Record) -> TableRows:
     """Time of a step with each attention over one with softmax, by case, with its spread."""
     ratios = attention_costs(records)
