@@ -62,6 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
         if name == "validate":
             action.add_argument("model", help="a folder of weights, or the name of shipped ones")
             action.add_argument("--out", type=Path, help="file that the record is added to")
+            action.add_argument("--list", type=Path, help="another validation list than that of the plan")
         if name in ("validate", "export"):
             add_inference(action)
     return parser
@@ -72,6 +73,7 @@ def add_inference(action: argparse.ArgumentParser) -> None:
     action.add_argument("--flip", action="store_true", help="average with the forecast of minus the series")
     action.add_argument("--context", type=int, action="append", default=[], help="average over these contexts")
     action.add_argument("--season-steps", type=int, help="resample to this length of a season")
+    action.add_argument("--stretch", type=int, default=1, help="steps per step of a short series without a season")
 
 
 def start(plan: Plan, name: str, device: torch.device, words: list[str] | None) -> Pretraining:
@@ -145,7 +147,12 @@ def print_scores(name: str, scores: dict[str, Any]) -> None:
 
 
 def inference_of(options: argparse.Namespace) -> InferenceOptions:
-    return InferenceOptions(flip=options.flip, contexts=tuple(options.context), season_steps=options.season_steps)
+    return InferenceOptions(
+        flip=options.flip,
+        contexts=tuple(options.context),
+        season_steps=options.season_steps,
+        stretch=options.stretch,
+    )
 
 
 def validate(plan: Plan, options: argparse.Namespace, words: list[str] | None) -> None:
@@ -153,7 +160,8 @@ def validate(plan: Plan, options: argparse.Namespace, words: list[str] | None) -
     model = PretrainedForecaster.from_pretrained(options.model).to(device)
     how = inference_of(options)
     begin = time.perf_counter()
-    scores = validate_model(model, read_validation(plan.validation), options.data_dir, how)
+    sets = read_validation(options.list or plan.validation)
+    scores = validate_model(model, sets, options.data_dir, how)
     seconds = time.perf_counter() - begin
     print_scores(str(options.model), scores)
     if options.out is not None:

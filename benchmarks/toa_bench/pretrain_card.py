@@ -88,6 +88,8 @@ def _inference_line(inference: InferenceOptions) -> str:
         parts.append(f"averaged over contexts of {', '.join(map(str, inference.contexts))} steps")
     if inference.season_steps is not None:
         parts.append(f"computed on series that are resampled to seasons of {inference.season_steps} steps")
+    if inference.stretch > 1:
+        parts.append(f"of short series without a season computed on up to {inference.stretch} times as many steps")
     how = ", and ".join(parts) or "computed on the series as they are"
     return f"Forecasts, here and unless `options` are given, are {how}. The same validation chose this."
 

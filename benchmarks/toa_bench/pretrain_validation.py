@@ -37,10 +37,18 @@ _FIELDS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValidationSet:
-    """Series of one set, see the list; fields that its source does not need are None."""
+    """Series of one set, see the list; fields that its source does not need are None.
+
+    Attributes:
+        data: Name of the collection or data set; None if it is that of the set.
+        step_rows: Rows whose mean is one step.
+        context: Last steps before a forecast that are kept; None for all.
+    """
 
     name: str
     source: str
+    data: str | None = None
+    step_rows: int = 1
     horizon: int | None = None
     season: int | None = None
     until: float | None = None
@@ -51,6 +59,7 @@ class ValidationSet:
 
     def __post_init__(self) -> None:
         check_choice("source", self.source, SOURCES)
+        check_count("step_rows", self.step_rows, 1)
         for name in _FIELDS[self.source]:
             if getattr(self, name) is None:
                 raise ArgumentError(name, f"be given for the {self.source} {self.name!r}", "nothing", "add it")
@@ -60,12 +69,7 @@ class ValidationSet:
     def load(self, data_dir: str | Path | None = None) -> "Windows":
         """Histories and what follows them."""
         if self.source == "collection":
-            spec = COLLECTIONS[self.name]
-            # the last horizon is tested elsewhere: this is the one before it
-            series = [values[:, 0] for values in load_collection(self.name, data_dir).train.values]
-            long_enough = [values for values in series if len(values) > 2 * spec.horizon]
-            actual = np.stack([values[-spec.horizon :] for values in long_enough])
-            return Windows([values[: -spec.horizon] for values in long_enough], actual, spec.season)
+            return self._collection_windows(data_dir)
         assert self.horizon is not None
         assert self.season is not None
         if self.source == "synthetic":
@@ -75,15 +79,37 @@ class ValidationSet:
             drawn = draw_series(self.series, self.context + self.horizon, seed=self.seed, step=0)
             values = drawn.double().numpy()
             return Windows(list(values[:, : self.context]), values[:, self.context :], self.season)
-        dataset = DATASETS[self.name]
+        dataset = DATASETS[self.data or self.name]
         table = read_dataset(dataset, locate(dataset, data_dir)).values[0]
         assert self.until is not None
         assert self.windows is not None
-        rows = table[: int(len(table) * self.until)].T
-        starts = [rows.shape[1] - number * self.horizon for number in range(self.windows, 0, -1)]
-        histories = [series[:start] for start in starts for series in rows]
-        actual = np.concatenate([rows[:, start : start + self.horizon] for start in starts])
+        rows = [self._steps(column) for column in table[: int(len(table) * self.until)].T]
+        starts = [len(rows[0]) - number * self.horizon for number in range(self.windows, 0, -1)]
+        histories = [self._last_steps(series[:start]) for start in starts for series in rows]
+        actual = np.stack([series[start : start + self.horizon] for start in starts for series in rows])
         return Windows(histories, actual, self.season)
+
+    def _collection_windows(self, data_dir: str | Path | None) -> "Windows":
+        """The horizon before the last one of each series, which is tested elsewhere."""
+        name = self.data or self.name
+        spec = COLLECTIONS[name]
+        horizon = self.horizon or spec.horizon
+        series = [self._steps(values[:, 0]) for values in load_collection(name, data_dir).train.values]
+        least = horizon + (self.context or horizon + 1)
+        long_enough = [values for values in series if len(values) >= least]
+        actual = np.stack([values[-horizon:] for values in long_enough])
+        histories = [self._last_steps(values[:-horizon]) for values in long_enough]
+        return Windows(histories, actual, self.season or spec.season)
+
+    def _steps(self, values: np.ndarray) -> np.ndarray:
+        """Means of so many rows as make a step, up to the last row."""
+        if self.step_rows == 1:
+            return values
+        means: np.ndarray = values[len(values) % self.step_rows :].reshape(-1, self.step_rows).mean(1)
+        return means
+
+    def _last_steps(self, history: np.ndarray) -> np.ndarray:
+        return history if self.context is None else history[-self.context :]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

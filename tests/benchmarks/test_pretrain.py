@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -215,6 +216,33 @@ def test_geometric_mean_is_over_the_real_sets(monkeypatch) -> None:
     scores = validate_model(tiny_model().eval(), sets)
     ratios = [scores["sets"][name]["mase_ratio"] for name in ("a", "bb")]
     assert scores["geometric_mean"]["mase_ratio"] == pytest.approx(np.sqrt(np.prod(ratios)))
+
+
+def test_rows_of_a_set_are_averaged_to_steps_and_cut_to_the_context(monkeypatch) -> None:
+    table = SimpleNamespace(values=[np.arange(20.0)[:, None]])
+    monkeypatch.setattr("toa_bench.pretrain_validation.locate", lambda *_: None)
+    monkeypatch.setattr("toa_bench.pretrain_validation.read_dataset", lambda *_: table)
+    fields: dict[str, Any] = {
+        "source": "dataset",
+        "data": "Exchange",
+        "until": 0.95,
+        "windows": 2,
+        "horizon": 2,
+        "season": 1,
+    }
+    windows = ValidationSet(name="a", step_rows=3, context=2, **fields).load()
+    # 19 rows: the first is left out, the means are 2, 5, 8, 11, 14, 17
+    assert [history.tolist() for history in windows.histories] == [[2.0, 5.0], [8.0, 11.0]]
+    assert windows.actual.tolist() == [[8.0, 11.0], [14.0, 17.0]]
+
+
+def test_the_committed_list_of_short_series_has_no_season_and_no_tested_rows() -> None:
+    sets = read_validation(ROOT / "benchmarks/pretrain-validation-short.toml")
+    for entry in sets.values():
+        assert entry.season == 1
+        assert entry.until is None or entry.until <= 0.8
+        assert entry.context is not None
+        assert entry.context <= 60
 
 
 def test_validation_sets_need_their_fields(tmp_path) -> None:

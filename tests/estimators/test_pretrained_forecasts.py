@@ -84,6 +84,31 @@ def test_a_horizon_that_resampling_would_make_too_long_is_not_resampled(model) -
     np.testing.assert_array_equal(long, forecast_quantiles(model, series, 3))
 
 
+def test_short_series_without_a_season_are_stretched(model) -> None:
+    context, longest = model.config.context, model.config.horizon
+    # three times as many steps fit the context, twice as many, and no more
+    lengths = [context // 3, context // 2, context - 1, context // 3]
+    series = [np.random.default_rng(place).normal(size=rows).cumsum() for place, rows in enumerate(lengths)]
+    options = InferenceOptions(stretch=3)
+    forecast = forecast_quantiles(model, series, 2, options=options)
+    for place, times in enumerate((3, 2, 1, 3)):
+        steps = forecast_quantiles(model, [resample(series[place], float(times))], 2 * times)
+        np.testing.assert_allclose(forecast[place], steps[0, times - 1 :: times], rtol=1e-4)
+    # two times as many steps as the horizon of the model would be too many
+    np.testing.assert_array_equal(
+        forecast_quantiles(model, series, longest, options=options), forecast_quantiles(model, series, longest)
+    )
+    plain = forecast_quantiles(model, series, 2, season=4)
+    np.testing.assert_array_equal(forecast_quantiles(model, series, 2, season=4, options=options), plain)
+
+
+def test_options_that_were_stored_before_there_was_a_stretch_have_none() -> None:
+    stored = {"flip": True, "contexts": [], "season_steps": 24}
+    assert InferenceOptions.from_json(stored, "file") == InferenceOptions(flip=True, season_steps=24)
+    both = InferenceOptions(flip=True, stretch=5)
+    assert InferenceOptions.from_json(both.to_json(), "file") == both
+
+
 def test_resampling_keeps_lines_means_and_gaps() -> None:
     line = np.arange(1.0, 9.0)
     np.testing.assert_allclose(resample(line, 2.0)[-5:], [6.0, 6.5, 7.0, 7.5, 8.0])
@@ -160,6 +185,9 @@ def test_options_that_were_chosen_with_the_weights_are_the_default() -> None:
         {"flip": False, "contexts": 8, "season_steps": None},
         {"flip": False, "contexts": ["8"], "season_steps": None},
         {"flip": False, "contexts": [], "season_steps": 1e9},
+        {"flip": False, "contexts": [], "season_steps": None, "stretch": 0},
+        {"flip": False, "contexts": [], "season_steps": None, "stretch": "5"},
+        {"flip": False, "contexts": [], "season_steps": None, "other": 1},
     ],
 )
 def test_wrong_stored_options_raise(stored) -> None:

@@ -44,31 +44,46 @@ class InferenceOptions:
         contexts: Average over contexts of these lengths; empty for the longest alone.
         season_steps: Resample a series whose season is known, so that the season has this number of steps; None for
             no resampling. A series is left unchanged if that would make a horizon that the model has too long for it.
+        stretch: Resample a series without a season to this many times as many steps, or to fewer times as many if
+            otherwise the context or the horizon of the model would be too short; 1 for no resampling.
     """
 
     flip: bool = False
     contexts: tuple[int, ...] = ()
     season_steps: int | None = None
+    stretch: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values."""
-        return {"flip": self.flip, "contexts": list(self.contexts), "season_steps": self.season_steps}
+        return {
+            "flip": self.flip,
+            "contexts": list(self.contexts),
+            "season_steps": self.season_steps,
+            "stretch": self.stretch,
+        }
 
     @classmethod
     def from_json(cls, values: Any, where: Name) -> "InferenceOptions":
         """From the result of `to_json`; raises ValueError for anything else."""
-        if not isinstance(values, dict) or set(values) != {"flip", "contexts", "season_steps"}:
+        # older weights have no stretch
+        if not isinstance(values, dict) or {"stretch", *values} != {"flip", "contexts", "season_steps", "stretch"}:
             raise ArgumentError(where, "be options of inference of this version", shorten(values), "restore the file")
         flip, contexts = values["flip"], values["contexts"]
         if not isinstance(flip, bool) or not isinstance(contexts, list):
             raise ArgumentError(where, "have a flag and a list", shorten(values), "restore the file")
-        return cls(flip=flip, contexts=tuple(contexts), season_steps=values["season_steps"])
+        return cls(
+            flip=flip,
+            contexts=tuple(contexts),
+            season_steps=values["season_steps"],
+            stretch=values.get("stretch", 1),
+        )
 
     def __post_init__(self) -> None:
         for length in self.contexts:
             check_count("contexts", length, 1)
         if self.season_steps is not None:
             check_count("season_steps", self.season_steps, 2)
+        check_count("stretch", self.stretch, 1)
 
 
 PLAIN = InferenceOptions()
@@ -107,9 +122,15 @@ def forecast_quantiles(
     device = model.future.device
     size = _BATCH.get(device.type, _BATCH["cpu"]) if batch is None else batch
     check_at_least("batch", size, 1)
-    blocks = [series[start : start + size] for start in range(0, len(series), size)]
-    parts = [_forecast_block(model, block, horizon, season, options, median_alone) for block in blocks]
-    return np.concatenate([np.empty((0, horizon, len(model.config.quantiles))), *parts])
+    factors = np.array([_resampling(model, horizon, season, options, len(values)) for values in series])
+    quantiles = np.empty((len(series), horizon, len(model.config.quantiles)))
+    for factor in np.unique(factors).tolist():
+        places = np.flatnonzero(factors == factor)
+        for start in range(0, len(places), size):
+            block = places[start : start + size]
+            chosen = [series[place] for place in block]
+            quantiles[block] = _forecast_block(model, chosen, horizon, factor, options, median_alone)
+    return quantiles
 
 
 def longest_horizon(model: PretrainedForecaster) -> int:
@@ -136,20 +157,20 @@ def short_series(
     if not isinstance(training, dict):
         return []
     least = int(training.get("least_context", 0))
-    factor = _resampling(model, horizon, season, stored_options(model) if options is None else options)
-    return [len(values) for values in series if len(values) * factor < least]
+    options = stored_options(model) if options is None else options
+    lengths = [len(values) for values in series]
+    return [rows for rows in lengths if rows * _resampling(model, horizon, season, options, rows) < least]
 
 
 def _forecast_block(
     model: PretrainedForecaster,
     series: SeriesList,
     horizon: int,
-    season: int,
+    factor: float,
     options: InferenceOptions,
     median_alone: bool,
 ) -> Quantiles:
-    """Forecasts of series that are computed together."""
-    factor = _resampling(model, horizon, season, options)
+    """Forecasts of series that are computed together, resampled to `factor` times as many steps."""
     steps = horizon
     if factor != 1.0:
         series = [resample(values, factor) for values in series]
@@ -222,9 +243,12 @@ def _follow_quantiles(model: PretrainedForecaster, context: Tensor, steps: int) 
     return quantiles
 
 
-def _resampling(model: PretrainedForecaster, horizon: int, season: int, options: InferenceOptions) -> float:
-    """Steps after resampling per step before it; 1 for none."""
-    if options.season_steps is None or season < 2:
+def _resampling(model: PretrainedForecaster, horizon: int, season: int, options: InferenceOptions, rows: int) -> float:
+    """Steps after resampling per step of a series of so many rows; 1 for no resampling."""
+    if season < 2:
+        most = min(model.config.context // max(1, rows), model.config.horizon // horizon)
+        return float(max(1, min(options.stretch, most)))
+    if options.season_steps is None:
         return 1.0
     factor = options.season_steps / season
     fits = np.ceil(horizon * factor) <= max(horizon, model.config.horizon)
