@@ -5,12 +5,13 @@
     python benchmarks/pretrain.py train large --folder runs/pretrain --seconds 540
     python benchmarks/pretrain.py validate runs/pretrain/large/model --flip
     python benchmarks/pretrain.py export large --folder runs/pretrain --out runs/pretrain/large/weights
+    python benchmarks/pretrain.py choose small --flip --record results/pretraining/small.json --out weights/small
 
 The plan is benchmarks/pretrain.toml. `screen` trains the arms one after another, validates each that is done, and adds
 its record to screen.jsonl of the folder. "NAME@1" is a training with another seed. `train` continues from `--weights`
 if its checkpoint is lost. `export` writes the weights so far in bfloat16, with the options of inference that the
-validation preferred, and a model card. The data of the validation list lie in the folder that `--data-dir` or
-$TOA_DATA names.
+validation preferred, and a model card; `choose` writes given weights with other options. The data of the validation
+list lie in the folder that `--data-dir` or $TOA_DATA names.
 """
 
 import argparse
@@ -25,7 +26,7 @@ import torch
 from toa._checks import ArgumentError
 from toa._files import parse_json
 from toa.estimators.pretrained_forecasts import InferenceOptions
-from toa.experiments.records import provenance, record_line
+from toa.experiments.records import Record, provenance, record_line
 from toa.models.pretrained import PretrainedForecaster
 from toa.training.distributed import resolve_device
 from toa.training.parts import has_parts
@@ -41,7 +42,7 @@ SCREEN_FILE = "screen.jsonl"
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     actions = parser.add_subparsers(dest="action", required=True)
-    for name in ("list", "screen", "train", "validate", "export"):
+    for name in ("list", "screen", "train", "validate", "export", "choose"):
         action = actions.add_parser(name)
         action.add_argument("--plan", type=Path, default=PLAN, help="file of the plan")
         action.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
@@ -59,13 +60,22 @@ def make_parser() -> argparse.ArgumentParser:
             action.add_argument("--weights", type=Path, help="where to continue if the checkpoint is lost")
         if name == "export":
             action.add_argument("--out", type=Path, required=True, help="folder to write")
-        if name == "validate":
-            action.add_argument("model", help="a folder of weights, or the name of shipped ones")
-            action.add_argument("--out", type=Path, help="file that the record is added to")
-            action.add_argument("--list", type=Path, help="another validation list than that of the plan")
-        if name in ("validate", "export"):
+        if name in ("validate", "choose"):
+            add_model(action, name)
+        if name in ("validate", "export", "choose"):
             add_inference(action)
     return parser
+
+
+def add_model(action: argparse.ArgumentParser, name: str) -> None:
+    """The weights of an action that trains none."""
+    action.add_argument("model", help="a folder of weights, or the name of shipped ones")
+    if name == "validate":
+        action.add_argument("--out", type=Path, help="file that the record is added to")
+        action.add_argument("--list", type=Path, help="another validation list than that of the plan")
+    else:
+        action.add_argument("--record", type=Path, required=True, help="record of their training")
+        action.add_argument("--out", type=Path, required=True, help="folder to write")
 
 
 def add_inference(action: argparse.ArgumentParser) -> None:
@@ -187,13 +197,25 @@ def export(plan: Plan, options: argparse.Namespace, words: list[str] | None) -> 
     run = start(plan, options.name, torch.device("cpu"), words)
     run.resume(folder)
     result = run.result()
-    result.facts["inference"] = inference_of(options).to_json()
+    record = parse_json((folder / RECORD_FILE).read_bytes(), RECORD_FILE)
+    write_weights(plan, result, record, options)
+
+
+def choose(plan: Plan, options: argparse.Namespace, words: list[str] | None) -> None:
+    """Given weights with other options of inference, which are validated for the model card."""
+    record = parse_json(options.record.read_bytes(), str(options.record))
+    write_weights(plan, PretrainedForecaster.from_pretrained(options.model), record, options)
+
+
+def write_weights(plan: Plan, result: PretrainedForecaster, record: Record, options: argparse.Namespace) -> None:
+    """Weights in bfloat16 with options of inference, and a model card with their validation."""
+    inference = inference_of(options)
+    result.facts["inference"] = inference.to_json()
     result.save_pretrained(options.out, dtype=torch.bfloat16)
     model = PretrainedForecaster.from_pretrained(options.out)
-    scores = validate_model(model, read_validation(plan.validation), options.data_dir, inference_of(options))
-    record = parse_json((folder / RECORD_FILE).read_bytes(), RECORD_FILE)
-    write_card(options.out, record, scores, inference_of(options))
-    print_scores(options.name, scores)
+    scores = validate_model(model, read_validation(plan.validation), options.data_dir, inference)
+    write_card(options.out, record, scores, inference)
+    print_scores(record["name"], scores)
     size = sum(path.stat().st_size for path in options.out.iterdir())
     print(f"{size / 2**20:.1f} MiB in {options.out}")
 
@@ -205,7 +227,14 @@ def list_trainings(plan: Plan, options: argparse.Namespace, words: list[str] | N
         print(f"{name}: {weights:,} weights, {entry.training.steps:,} steps, {series:,} series")
 
 
-ACTIONS = {"list": list_trainings, "screen": screen, "train": train, "validate": validate, "export": export}
+ACTIONS = {
+    "list": list_trainings,
+    "screen": screen,
+    "train": train,
+    "validate": validate,
+    "export": export,
+    "choose": choose,
+}
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -55,6 +55,13 @@ def option_table() -> str:
     return table(head, [(options_text(record["options"]), *score_row(record)) for record in records])
 
 
+def stretch_table() -> str:
+    """Validation of the shipped weights on short series, by the number of steps that replace one."""
+    records = stored_records("pretraining/validation-short.jsonl")
+    head = ("steps per step", *records[0]["sets"], "mean, real sets", "mean of quantiles")
+    return table(head, [(str(record["options"]["stretch"]), *score_row(record)) for record in records])
+
+
 def training_table() -> str:
     """What was trained, on what, and how fast."""
     record = training_record()
@@ -117,5 +124,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "pretraining": training_table,
     "pretraining-control": control_table,
     "pretraining-options": option_table,
+    "pretraining-stretch": stretch_table,
     "pretraining-curve": curve_table,
 }

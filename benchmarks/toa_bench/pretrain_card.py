@@ -88,10 +88,14 @@ def _inference_line(inference: InferenceOptions) -> str:
         parts.append(f"averaged over contexts of {', '.join(map(str, inference.contexts))} steps")
     if inference.season_steps is not None:
         parts.append(f"computed on series that are resampled to seasons of {inference.season_steps} steps")
-    if inference.stretch > 1:
-        parts.append(f"of short series without a season computed on up to {inference.stretch} times as many steps")
     how = ", and ".join(parts) or "computed on the series as they are"
-    return f"Forecasts, here and unless `options` are given, are {how}. The same validation chose this."
+    line = f"Forecasts, here and unless `options` are given, are {how}. The same validation chose this."
+    if inference.stretch > 1:
+        line += (
+            f" A series without a season is resampled to {inference.stretch} times as many steps, or as many as the "
+            "context and the horizon allow; `benchmarks/pretrain-validation-short.toml` chose this."
+        )
+    return line
 
 
 def _score_lines(scores: Mapping[str, Any] | None) -> list[str]:

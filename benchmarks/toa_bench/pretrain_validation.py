@@ -41,7 +41,7 @@ class ValidationSet:
 
     Attributes:
         data: Name of the collection or data set; None if it is that of the set.
-        step_rows: Rows whose mean is one step.
+        step_rows: Number of rows whose mean is one step.
         context: Last steps before a forecast that are kept; None for all.
     """
 

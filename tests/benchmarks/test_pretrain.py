@@ -162,6 +162,13 @@ def test_a_training_is_exported_with_a_card(tiny_plan, tmp_path, capsys) -> None
     assert "12 series that `toa.data.synthetic` drew" in card
     script.main(["validate", str(tmp_path / "weights"), "--plan", str(tiny_plan), "--flip", "--context", "16"])
     assert "geometric mean over real sets" in capsys.readouterr().out
+    record = str(tmp_path / "runs" / "longer" / "record.json")
+    other = ["--stretch", "2", "--record", record, "--out", str(tmp_path / "other")]
+    script.main(["choose", str(tmp_path / "weights"), "--plan", str(tiny_plan), *other])
+    again = PretrainedForecaster.from_pretrained(tmp_path / "other")
+    assert again.facts["inference"]["stretch"] == 2
+    assert all(torch.equal(again.state_dict()[name], value) for name, value in model.state_dict().items())
+    assert "resampled to 2 times as many steps" in (tmp_path / "other" / "README.md").read_text()
     # the checkpoint is lost: training continues from the weights
     script.main(["train", *common[:3], "--folder", str(tmp_path / "again"), "--weights", str(tmp_path / "weights")])
     assert json.loads((tmp_path / "again" / "longer" / "record.json").read_text())["restarts"][0]["step"] == 3

@@ -60,6 +60,12 @@ def test_a_constant_series_stays_what_it_is(scale):
 
 
 def test_series_shorter_than_those_of_the_training_are_named():
-    text = r"1 of 2 series are shorter than the 32 steps .* \(rows before they are resampled: 12\)"
+    text = r"1 of 2 series are shorter than the 32 steps .* \(rows before they are resampled: 5\)"
     with pytest.warns(UserWarning, match=text):
-        toa.zero_shot([np.arange(12.0), np.arange(50.0)], 3, season=1)
+        # twelve rows are resampled to more than 32 steps
+        toa.zero_shot([np.arange(5.0), np.arange(12.0)], 3, season=1)
+
+
+def test_a_short_line_goes_on():
+    forecast = toa.zero_shot(np.arange(14.0), 4, season=1, interval=None)
+    assert np.abs(forecast[:, 0] - np.arange(14.0, 18.0)).max() < 1.5

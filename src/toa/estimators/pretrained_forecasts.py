@@ -44,7 +44,7 @@ class InferenceOptions:
         contexts: Average over contexts of these lengths; empty for the longest alone.
         season_steps: Resample a series whose season is known, so that the season has this number of steps; None for
             no resampling. A series is left unchanged if that would make a horizon that the model has too long for it.
-        stretch: Resample a series without a season to this many times as many steps, or to fewer times as many if
+        stretch: Replace every step of a series without a season by this number of steps, or by fewer if
             otherwise the context or the horizon of the model would be too short; 1 for no resampling.
     """
 
@@ -244,7 +244,7 @@ def _follow_quantiles(model: PretrainedForecaster, context: Tensor, steps: int) 
 
 
 def _resampling(model: PretrainedForecaster, horizon: int, season: int, options: InferenceOptions, rows: int) -> float:
-    """Steps after resampling per step of a series of so many rows; 1 for no resampling."""
+    """Steps after resampling per step of a series with this number of rows; 1 for no resampling."""
     if season < 2:
         most = min(model.config.context // max(1, rows), model.config.horizon // horizon)
         return float(max(1, min(options.stretch, most)))
