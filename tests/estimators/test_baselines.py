@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import ROOT
+from toa.estimators import baselines
 from toa.estimators.baselines import BASELINES, LinearModel, align_histories, repeat_season
 
 
@@ -181,3 +182,20 @@ def test_every_baseline_has_a_weight_in_a_stored_record():
     weights = [part for record in records for part in _as_list(record.get("weights", {}))]
     weighted = {name for part in weights for name, weight in part.items() if weight > 0}
     assert set(BASELINES) - weighted == set()
+
+
+def test_seasons_are_told_some_values_at_a_time(monkeypatch) -> None:
+    waves = np.sin(2.0 * np.pi * np.arange(240.0) / 24.0) + np.random.default_rng(0).normal(size=(7, 240))
+    assert baselines.has_season(waves, 24)
+    assert not baselines.has_season(waves, 17)
+    sizes = []
+    plain = baselines._is_seasonal
+
+    def watched(history, season):
+        sizes.append(history.size)
+        return plain(history, season)
+
+    monkeypatch.setattr(baselines, "_is_seasonal", watched)
+    monkeypatch.setattr(baselines, "_TRANSFORMED_VALUES", 500)
+    assert baselines.has_season(waves, 24)
+    assert sizes == [480, 480, 480, 240]

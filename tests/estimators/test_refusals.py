@@ -214,6 +214,14 @@ def test_a_forecaster_whose_bounds_are_missing_is_refused(tmp_path, name):
         Forecaster.load(path)
 
 
+@pytest.mark.parametrize("model", ["auto", "toa"])
+def test_values_whose_squares_are_infinite_are_refused(model):
+    table = columns("a", "b")
+    table["b"] *= 1e160
+    with pytest.raises(ValueError, match=message("data must have values of at most 1e+150", "column 'b'", "unit")):
+        Forecaster(2, model=model, effort="least", epochs=1).fit(table)
+
+
 @pytest.mark.parametrize("rows", [1, 2])
 def test_a_forecast_after_few_rows_names_the_bounds_that_it_lacks(tmp_path, rows):
     table = pd.DataFrame({"a": [1.0, 3.0][:rows]})

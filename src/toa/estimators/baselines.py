@@ -30,6 +30,8 @@ REGRESSIONS = {f"{name} + covariates": name for name in ("seasonal naive", "thet
 
 # series or windows that are computed together: bounds the memory of a grid, or of steps on the way
 _BLOCK = 2048
+# values whose Fourier transforms are held at a time: each takes about a hundred bytes
+_TRANSFORMED_VALUES = 2_000_000
 # series times settings of a grid that are computed together: they stay in the cache of a processor
 _GRID_VALUES = 10_000
 # a season is used if the autocorrelation at its lag is significant at 90 %
@@ -488,7 +490,8 @@ def _seasonal_pattern(history: History, season: int) -> tuple[np.ndarray, np.nda
 def has_season(history: History, season: int) -> bool:
     """Whether most of the series that are long enough to tell have a season."""
     long = np.flatnonzero(np.isfinite(history).sum(1) >= SEASONS_TO_TELL * season)
-    votes = [_is_seasonal(history[long[part]], season) for part in row_blocks(long)]
+    size = max(1, _TRANSFORMED_VALUES // max(1, history.shape[1]))
+    votes = [_is_seasonal(history[long[start : start + size]], season) for start in range(0, len(long), size)]
     return bool(votes) and bool(np.concatenate(votes).mean() > 0.5)
 
 

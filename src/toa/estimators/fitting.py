@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from toa._checks import ArgumentError
 from toa._console import show_steps
 from toa.data.frequency import season_of
 from toa.data.panel import Panel
@@ -42,6 +43,9 @@ from toa.estimators.regressions import FittedRegression
 from toa.estimators.settings import ForecastSettings
 from toa.estimators.units import find_counts
 
+# the sum of the squares of larger values may be infinite
+_LARGEST = 1e150
+
 
 def fit_forecaster(
     panel: Panel, columns: tuple[str, ...], settings: ForecastSettings, ceiling: Ceiling
@@ -52,6 +56,7 @@ def fit_forecaster(
         columns: Columns to forecast; the others are covariates.
         ceiling: Limit on the time, which notes what it leaves out.
     """
+    _check_sizes(panel, columns)
     season = choose_season(settings.season, season_of(panel.freq), panel.histories(columns))
     if settings.network.alone:
         fitted = _fit_alone(panel, columns, settings, season)
@@ -59,6 +64,20 @@ def fit_forecaster(
         fitted = _fit_weighted(panel, columns, settings, season, ceiling)
     with_tail: FittedForecaster = replace(fitted, tail=panel.tail(fitted.rows_kept))
     return with_tail
+
+
+def _check_sizes(panel: Panel, columns: tuple[str, ...]) -> None:
+    """Raise ValueError for values whose squares would have an infinite sum."""
+    for values in panel.take(columns):
+        largest = np.abs(values).max(0, initial=0.0)
+        if (largest > _LARGEST).any():
+            place = int(largest.argmax())
+            raise ArgumentError(
+                "data",
+                f"have values of at most {_LARGEST:g}",
+                f"{largest[place]:g} in column {columns[place]!r}",
+                "give them in a larger unit",
+            )
 
 
 def _fit_alone(panel: Panel, columns: tuple[str, ...], settings: ForecastSettings, season: int) -> FittedForecaster:
@@ -84,12 +103,7 @@ def _fit_weighted(
     column_origins = origins.per_column(fit_rows.rows_per_column, panel.gaps(columns), looks_ahead=panel.looks_ahead)
     validated: dict[str, Validated] = {}
     if np.isfinite(column_origins.actual(series)).any():
-        training = fit_rows.before(origins, column_origins)
-        histories = fit_rows.at(origins, column_origins)
-        methods = candidates(settings, season)
-        with show_steps("methods", len(methods), shown=settings.network.progress) as begin:
-            validated = validate(methods, training, histories, begin)
-        validated = _add_seeds(validated, training, histories, column_origins, series)
+        validated = _validate_methods(fit_rows, origins, column_origins)
     all_rows = fit_rows.all_rows()
     ensemble, forecasts = fit_ensemble(series, column_origins, validated, all_rows)
     choice = calibrate(
@@ -119,6 +133,18 @@ def _fit_weighted(
         panel_methods=panel_methods,
         truncated=tuple(ceiling.left_out),
     )
+
+
+def _validate_methods(
+    fit_rows: FitRows, origins: RollingOrigins, column_origins: RollingOrigins
+) -> dict[str, Validated]:
+    """Fit all methods to the rows before the origins, and forecast there. The rows are freed at the end."""
+    training = fit_rows.before(origins, column_origins)
+    histories = fit_rows.at(origins, column_origins)
+    methods = candidates(fit_rows.settings, fit_rows.season)
+    with show_steps("methods", len(methods), shown=fit_rows.settings.network.progress) as begin:
+        validated = validate(methods, training, histories, begin)
+    return _add_seeds(validated, training, histories, column_origins, fit_rows.series)
 
 
 def rolling_origins(panel: Panel, columns: tuple[str, ...], settings: ForecastSettings) -> RollingOrigins:
