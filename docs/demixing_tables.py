@@ -51,6 +51,15 @@ def steps_table() -> str:
     return table(["system", "steps", *map(str, seeds)], rows)
 
 
+def gated_with_most_steps() -> str:
+    """By how much TOA-Gated is below softmax with the most steps, in percent: least and greatest of the seeds."""
+    errors = step_errors()
+    most = max(errors["softmax"])
+    softmax, gated = errors["softmax"][most], errors["toa-gated-no-sor"][most]
+    changes = sorted(100 * (1 - gated[seed] / error) for seed, error in softmax.items())
+    return f"{changes[0]:.0f} to {changes[-1]:.0f}"
+
+
 def steps_change() -> str:
     """By how much four times as many steps lower the error of softmax, in percent: least and greatest of the seeds."""
     few, many = (by_seed for _, by_seed in sorted(step_errors()["softmax"].items()))

@@ -26,6 +26,12 @@ OWN_MEANS = (
         "toa-without-pretrained",
     ),
     ("pretrained model alone, zero-shot", "gift-eval", "toa-zero-shot", "toa-zero-shot"),
+    (
+        "pretrained model alone, first evaluation, short series as they are",
+        "gift-eval-first",
+        "toa-zero-shot",
+        "toa-zero-shot",
+    ),
     ("toa of an earlier version, limits of 240 to 600 s", "gift-eval-limits", "toa", "toa"),
 )
 M3_BASELINES = ("seasonal naive", "drift", "theta", "damped trend", "optimised theta")

@@ -275,6 +275,7 @@ VALUES: Mapping[str, Callable[[], str]] = {
     "whole-cases": whole_cases,
     "demixing-gain": demixing_gain,
     "demixing-steps-change": demixing_tables.steps_change,
+    "demixing-steps-gated": demixing_tables.gated_with_most_steps,
     "demixing-parameters": demixing_parameters,
     "primitive-sizes": primitive_sizes,
     "step-count": steps_measured,

@@ -528,6 +528,25 @@ def test_the_misses_on_the_page_of_leaderboards_are_those_of_the_records():
     assert statistics.mean(scores["toa"] / min(baselines_of(scores).values()) for scores in everything) < 0.95
 
 
+def test_gated_is_below_softmax_in_the_demo_with_as_many_steps_as_softmax_needs():
+    errors = demixing_tables.step_errors()
+    for seed, error in errors["softmax"][8_000].items():
+        assert errors["toa-gated-no-sor"][8_000][seed] < 0.7 * error
+        assert errors["toa-gated-no-sor"][8_000][seed] < errors["toa-gated-no-sor"][2_000][seed]
+
+
+def test_the_second_evaluation_of_the_pretrained_model_changes_series_without_a_season_alone():
+    first, second = mase_of("gift-eval-first"), mase_of("gift-eval")
+    change = {name: second[name]["toa-zero-shot"] / scores["toa-zero-shot"] - 1 for name, scores in first.items()}
+    assert {name for name, share in change.items() if abs(share) > 1e-6} == {
+        "m4_yearly/A/short",
+        "ett1/W/short",
+        "m4_weekly/W/short",
+    }
+    assert change["m4_yearly/A/short"] < -0.2
+    assert max(change.values()) < 1e-6
+
+
 def test_the_page_of_leaderboards_states_where_pretrained_models_are_ahead():
     found = mase_of("gift-eval", "fev")
     with (RESULTS / "leaderboards" / "published.csv").open(encoding="utf-8") as file:
